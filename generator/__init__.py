@@ -1,0 +1,7 @@
+"""The pure half of ComFuse: from a :class:`~comfuse.generator.spec.FusedSpec` to the text of one kernel.
+
+No torch, no CUDA, no files but its own templates, no environment, no clock: the same input gives the
+same bytes on any machine.  The stages, in order::
+
+    spec -> passes.normalize -> phases.split -> plan.plan -> emit.emit
+"""
