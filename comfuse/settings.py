@@ -1,0 +1,157 @@
+"""Every ``COMFUSE_*`` environment variable, typed, in one table.
+
+A variable is read when it is asked for, so that a program or a test may set it at any time.  A value that
+cannot be read raises :class:`comfuse.errors.SettingError`, which lists what is allowed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+import platformdirs
+
+from comfuse.errors import SettingError
+
+T = TypeVar("T")
+Jit = Literal["auto", "off", "require"]
+
+
+@dataclass(frozen=True)
+class Variable(Generic[T]):
+    """One environment variable: its name, how its text is read, and what holds when it is not set."""
+
+    name: str
+    read: Callable[[str], T]
+    default: Callable[[], T]
+    allowed: str
+    help: str
+
+    def get(self) -> T:
+        """The value now.  Raises SettingError when the text in the environment cannot be read."""
+        text = os.environ.get(self.name, "")
+        if not text:
+            return self.default()
+        try:
+            return self.read(text)
+        except ValueError:
+            raise SettingError(self.name, text, self.allowed) from None
+
+
+def _choice(*names: str) -> Callable[[str], Any]:
+    def read(text: str) -> str:
+        lowered = text.strip().lower()
+        if lowered not in names:
+            raise ValueError
+        return lowered
+
+    return read
+
+
+def _boolean(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise ValueError
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError
+    return value
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser().absolute()
+
+
+CACHE_DIR: Variable[Path] = Variable(
+    "COMFUSE_CACHE_DIR", _path, lambda: Path(platformdirs.user_cache_dir("comfuse")), "a path",
+    "where built kernels are kept; the user's cache directory if not set",
+)  # fmt: skip
+JIT: Variable[Jit] = Variable(
+    "COMFUSE_JIT", _choice("auto", "off", "require"), lambda: "auto", "auto, off, require",
+    "auto: compile what is not built yet, fall back where that cannot be done; "
+    "off: never compile, use what is built; require: raise instead of falling back for want of a compiler",
+)  # fmt: skip
+STRICT: Variable[bool] = Variable(
+    "COMFUSE_STRICT", _boolean, lambda: False, "0 or 1",
+    "1: raise FallbackError where ComFuse would otherwise fall back to PyTorch",
+)  # fmt: skip
+LOG: Variable[str] = Variable(
+    "COMFUSE_LOG", _choice("debug", "info", "warning", "error"), lambda: "warning",
+    "debug, info, warning, error", "level of the logger 'comfuse'",
+)  # fmt: skip
+DUMP_DIR: Variable[Path | None] = Variable(
+    "COMFUSE_DUMP_DIR", _path, lambda: None, "a path", "the text of every kernel asked for is also written here"
+)
+CUTLASS_DIR: Variable[Path | None] = Variable(
+    "COMFUSE_CUTLASS_DIR", _path, lambda: None, "a path",
+    "CUTLASS's folder, the one that holds include/cutlass; the nvidia-cutlass package if not set",
+)  # fmt: skip
+NVCC_FLAGS: Variable[tuple[str, ...]] = Variable(
+    "COMFUSE_NVCC_FLAGS", lambda text: tuple(shlex.split(text)), lambda: (), "flags, as in a shell",
+    "flags added to every nvcc call, for example -lineinfo; part of the cache key",
+)  # fmt: skip
+MAX_JOBS: Variable[int | None] = Variable(
+    "COMFUSE_MAX_JOBS", _positive, lambda: None, "a whole number, at least 1",
+    "kernels compiled at once; bounded by processors and memory if not set",
+)  # fmt: skip
+BUILD_TIMEOUT: Variable[float] = Variable(
+    "COMFUSE_BUILD_TIMEOUT", _seconds, lambda: 600.0, "seconds, at least 0",
+    "how long to wait for another process that builds the same kernel",
+)  # fmt: skip
+
+TABLE: tuple[Variable[Any], ...] = (
+    CACHE_DIR, JIT, STRICT, LOG, DUMP_DIR, CUTLASS_DIR, NVCC_FLAGS, MAX_JOBS, BUILD_TIMEOUT,
+)  # fmt: skip
+
+
+def cache_dir() -> Path:
+    return CACHE_DIR.get()
+
+
+def jit() -> Jit:
+    return JIT.get()
+
+
+def strict() -> bool:
+    return STRICT.get()
+
+
+def log() -> str:
+    return LOG.get()
+
+
+def dump_dir() -> Path | None:
+    return DUMP_DIR.get()
+
+
+def cutlass_dir() -> Path | None:
+    return CUTLASS_DIR.get()
+
+
+def nvcc_flags() -> tuple[str, ...]:
+    return NVCC_FLAGS.get()
+
+
+def max_jobs() -> int | None:
+    return MAX_JOBS.get()
+
+
+def build_timeout() -> float:
+    return BUILD_TIMEOUT.get()
