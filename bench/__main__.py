@@ -1,0 +1,105 @@
+"""`python -m bench postnorm`: measure a family of workloads, print the table, keep the rows."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+import time
+from pathlib import Path
+
+from bench import providers, report, workloads
+from bench.environment import commit, header
+from bench.processes import run_process
+from bench.report import Row
+
+RESULTS = Path(__file__).resolve().parent / "results"
+ROUNDS = 30
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "family", choices=[*workloads.FAMILIES, "report"], help="'report' prints a file again"
+    )
+    parser.add_argument("files", nargs="*", type=Path, help="results files, for 'report'")
+    parser.add_argument("--processes", type=int, default=3, help="fresh processes to take medians over")
+    parser.add_argument(
+        "--providers", nargs="+", default=list(providers.DEFAULT), choices=list(providers.PROVIDERS)
+    )
+    parser.add_argument("--shapes", nargs="+", default=[], metavar="MxNxK", help="default: all of the family")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="timed replays of each graph in a process")
+    parser.add_argument("--output", type=Path, default=RESULTS, metavar="DIR")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parse(arguments)
+    if options.family == "report":
+        return _report(options.files)
+    try:
+        chosen = workloads.select(options.family, options.shapes)
+        provider_names = [p.name for p in providers.select(tuple(options.providers))]
+    except ValueError as e:
+        print(f"bench: {e}", file=sys.stderr)
+        return 2
+
+    begun = time.monotonic()
+    options.output.mkdir(parents=True, exist_ok=True)
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
+    path = options.output / f"{options.family}-{stamp}-{commit()[:8]}.jsonl"
+    log = path.with_suffix(".log")
+    head = header(
+        options.family, processes=options.processes, rounds=options.rounds, providers=provider_names
+    )
+    report.write(path, [head])
+    if "comfuse" in provider_names:
+        _build_ahead(chosen)
+
+    rows: list[Row] = []
+
+    def keep(row: Row) -> None:
+        rows.append(row)
+        report.write(path, [report.record(row)])
+        figure = f"{row.us:8.1f} us" if row.us is not None else f"FAILED {row.failure}"
+        print(
+            f"[{time.monotonic() - begun:5.0f} s] {row.process} {row.workload:28} {row.provider:13} {figure}"
+        )
+        sys.stdout.flush()
+
+    for process in range(options.processes):
+        run_process([w.name for w in chosen], provider_names, process, options.rounds, log, keep)
+    print(f"\n{_describe(head)}\n{report.table(rows)}\nrows: {path}")
+    return 1 if any(r.failure for r in rows) else 0
+
+
+def _build_ahead(chosen: tuple[workloads.Workload, ...]) -> None:
+    """Compile the kernels in parallel; a failure here is reported again, as its workload's own."""
+    from bench.ahead import build_ahead
+
+    build_ahead(chosen)
+
+
+def _report(files: list[Path]) -> int:
+    if not files:
+        print("bench: report needs at least one results file", file=sys.stderr)
+        return 2
+    for path in files:
+        head, rows = report.read(path)
+        print(f"{_describe(head)}\n{report.table(rows)}\n")
+    return 0
+
+
+def _describe(head: dict[str, object]) -> str:
+    gpu = head.get("gpu") or {}
+    assert isinstance(gpu, dict)
+    name = gpu.get("name", "no GPU")
+    return (
+        f"{head['experiment']} on {name}, driver {gpu.get('driver_version', '-')}, torch {head['torch']}, "
+        f"CUTLASS {head['cutlass']}, commit {head['commit']}, {head['date']}; "
+        f"medians over {head.get('processes', '?')} processes [smallest-largest]"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

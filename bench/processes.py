@@ -1,0 +1,113 @@
+"""Runs measuring processes one after the other, and outlives their failures.
+
+A kernel that traps takes the CUDA context of its process with it.  The workload it was on is then
+recorded as failed, and a new process goes on with the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from bench.environment import ROOT
+from bench.report import Row
+
+# Between two lines of a worker: one provider may compile and tune for long in the first process.
+SILENCE_SECONDS = 240.0
+
+
+def run_process(
+    names: Sequence[str],
+    provider_names: Sequence[str],
+    process: int,
+    rounds: int,
+    log: Path,
+    on_row: Callable[[Row], None],
+    silence_seconds: float = SILENCE_SECONDS,
+) -> None:
+    """Measure these workloads, each once, in as few fresh processes as their failures allow."""
+    left = list(names)
+    while left:
+        worker = _Worker(left, provider_names, process, rounds, log)
+        current: str | None = None
+        reason = None
+        try:
+            while (line := worker.next_line(silence_seconds)) is not None:
+                if line["record"] == "begin":
+                    if current is not None:
+                        left.remove(current)
+                    current = line["workload"]
+                else:
+                    on_row(Row(**{k: v for k, v in line.items() if k != "record"}))
+            reason = worker.failure()
+        except TimeoutError:
+            reason = f"no result within {silence_seconds:.0f} s; the process was stopped"
+        finally:
+            worker.stop()
+        if reason is None:
+            return
+        failed = current if current is not None else left[0]
+        on_row(Row(failed, "all", process, failure=f"{reason} (see {log.name})"))
+        left.remove(failed)
+
+
+class _Worker:
+    """A running `python -m bench.worker`, in its own process group so that its helpers end with it."""
+
+    def __init__(
+        self, names: Sequence[str], provider_names: Sequence[str], process: int, rounds: int, log: Path
+    ) -> None:
+        command = [sys.executable, "-m", "bench.worker", "--workloads", *names]
+        command += ["--providers", *provider_names, "--process", str(process), "--rounds", str(rounds)]
+        self._log = log.open("a")
+        self._process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._pump, args=(self._process.stdout,), daemon=True).start()
+
+    def _pump(self, stdout: IO[str]) -> None:
+        for line in stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def next_line(self, timeout: float) -> dict[str, Any] | None:
+        """The next record, None at the end.
+
+        Raises:
+            TimeoutError: nothing came in that time.
+        """
+        try:
+            line = self._lines.get(timeout=timeout)
+        except queue.Empty:
+            raise TimeoutError from None
+        return None if line is None else json.loads(line)
+
+    def failure(self) -> str | None:
+        """How the process failed, None if it did not."""
+        try:
+            code = self._process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            return "the process did not end"
+        return None if code == 0 else f"the process ended with code {code}"
+
+    def stop(self) -> None:
+        with contextlib.suppress(ProcessLookupError):  # the whole group has ended already
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._log.close()

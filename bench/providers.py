@@ -1,0 +1,121 @@
+"""Who computes a workload: each provider is a function (workload, inputs) -> callable without arguments.
+
+torch and ComFuse are imported where they are used: reports need the names alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.workloads import Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bench.programs import Inputs
+
+    Call = Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class Provider:
+    """``baseline`` providers compete with ComFuse for the best Inductor time."""
+
+    name: str
+    title: str
+    prepare: Callable[[Workload, Inputs], Call]
+    only_gemm: bool = False
+    baseline: bool = False
+
+
+def _mm(w: Workload, i: Inputs) -> Call:
+    import torch
+
+    out = torch.empty(w.m, w.n, device=i.x.device, dtype=i.x.dtype)
+    wt = i.weight.t()
+    return lambda: torch.mm(i.x, wt, out=out)
+
+
+def _eager(w: Workload, i: Inputs) -> Call:
+    from bench.programs import program
+
+    function, arguments = program(w), i.tensors()
+    return lambda: function(*arguments)
+
+
+def _inductor(**compile_options: Any) -> Callable[[Workload, Inputs], Call]:
+    def prepare(w: Workload, i: Inputs) -> Call:
+        import torch
+
+        from bench.programs import program
+
+        torch._dynamo.reset()
+        compiled = torch.compile(program(w), dynamic=False, fullgraph=True, **compile_options)
+        arguments = i.tensors()
+        return lambda: compiled(*arguments)
+
+    return prepare
+
+
+def _comfuse(w: Workload, i: Inputs) -> Call:
+    from comfuse import ops
+
+    if w.norm == "layernorm":
+        return lambda: ops.fused_gemm_layernorm(
+            i.x, i.weight, i.bias, i.residual, i.norm_weight, i.norm_bias, w.eps
+        )
+    position = w.residual or "before"
+    return lambda: ops.fused_gemm_rmsnorm(
+        i.x,
+        i.weight,
+        i.bias,
+        i.residual,
+        i.norm_weight,
+        w.eps,
+        weight_offset=w.weight_offset,
+        residual_position=position,
+    )
+
+
+_ALL = (
+    Provider("mm", "cuBLAS mm alone", _mm, only_gemm=True),
+    Provider("eager", "eager", _eager),
+    Provider("inductor", "Inductor", _inductor(), baseline=True),
+    Provider(
+        "inductor-max",
+        "Inductor max-autotune",
+        _inductor(mode="max-autotune-no-cudagraphs"),
+        baseline=True,
+    ),
+    # Not in the default set: Triton's persistent TMA templates, which Inductor leaves off by itself.
+    Provider(
+        "inductor-tma",
+        "Inductor max-autotune, TMA",
+        _inductor(
+            options={
+                "max_autotune": True,
+                "coordinate_descent_tuning": True,
+                "triton.enable_persistent_tma_matmul": True,
+            }
+        ),
+        baseline=True,
+    ),
+    Provider("comfuse", "ComFuse", _comfuse),
+)
+PROVIDERS = {p.name: p for p in _ALL}
+BASELINES = tuple(p.name for p in _ALL if p.baseline)
+DEFAULT = ("mm", "eager", "inductor", "inductor-max", "comfuse")
+
+
+def select(names: tuple[str, ...]) -> tuple[Provider, ...]:
+    """The providers of these names, cuBLAS mm always first: every ratio needs it.
+
+    Raises:
+        ValueError: there is no provider of that name.
+    """
+    unknown = [n for n in names if n not in PROVIDERS]
+    if unknown:
+        raise ValueError(f"no provider {unknown[0]!r}; there are {', '.join(PROVIDERS)}")
+    return tuple(PROVIDERS[n] for n in dict.fromkeys(("mm", *names)))

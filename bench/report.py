@@ -1,0 +1,183 @@
+"""Rows of one experiment: written as JSON lines, read back, summarised over processes, printed as a table."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tabulate import tabulate
+
+from bench.providers import BASELINES, PROVIDERS
+from bench.workloads import Workload, by_name
+
+
+@dataclass(frozen=True)
+class Row:
+    """One provider on one workload in one process; without times if it failed, `failure` says how."""
+
+    workload: str
+    provider: str
+    process: int
+    us: float | None = None
+    low: float | None = None
+    high: float | None = None
+    error: float | None = None
+    eager_error: float | None = None
+    setup_seconds: float | None = None
+    failure: str | None = None
+
+
+def write(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        for record in records:
+            file.write(json.dumps(record) + "\n")
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
+    """The header and the rows of a results file.
+
+    Raises:
+        ValueError: the file does not begin with a header.
+    """
+    records = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    if not records or records[0].get("record") != "header":
+        raise ValueError(f"{path} is no results file: its first line is not a header")
+    rows = [Row(**{k: v for k, v in r.items() if k != "record"}) for r in records if r["record"] == "row"]
+    return records[0], rows
+
+
+def record(row: Row) -> dict[str, Any]:
+    return {"record": "row", **asdict(row)}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over the processes: median, smallest, largest."""
+
+    median: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Spread:
+        return Spread(median(values), min(values), max(values))
+
+    def text(self, digits: int = 2) -> str:
+        if f"{self.low:.{digits}f}" == f"{self.high:.{digits}f}":
+            return f"{self.median:.{digits}f}"
+        return f"{self.median:.{digits}f} [{self.low:.{digits}f}-{self.high:.{digits}f}]"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One workload over all processes.  Ratios are taken within a process, then their median.
+
+    ``speedup``: the faster Inductor of that process over ComFuse; ``to_floor``: ComFuse over the floor.
+    Providers without a time in any process are missing from ``us`` and ``to_mm``.
+    """
+
+    workload: Workload
+    us: dict[str, Spread]
+    to_mm: dict[str, Spread]
+    speedup: Spread | None
+    to_floor: Spread | None
+    errors: dict[str, float]
+    eager_error: float | None
+
+
+def summarise(rows: Sequence[Row]) -> list[Summary]:
+    """One summary a workload, in the order in which the rows first name them."""
+    names = list(dict.fromkeys(r.workload for r in rows))
+    return [_summarise(by_name(n), [r for r in rows if r.workload == n]) for n in names]
+
+
+def _summarise(workload: Workload, rows: list[Row]) -> Summary:
+    times: dict[int, dict[str, float]] = {}
+    for r in rows:
+        if r.us is not None:
+            times.setdefault(r.process, {})[r.provider] = r.us
+    providers = list(dict.fromkeys(r.provider for r in rows))
+
+    def over_processes(figure: Any) -> Spread | None:
+        values = [v for v in (figure(t) for t in times.values()) if v is not None]
+        return Spread.of(values) if values else None
+
+    us = {p: over_processes(lambda t, p=p: t.get(p)) for p in providers}
+    to_mm = {p: over_processes(lambda t, p=p: t[p] / t["mm"] if {p, "mm"} <= set(t) else None) for p in us}
+
+    def speedup(t: dict[str, float]) -> float | None:
+        inductor = [t[p] for p in BASELINES if p in t]
+        return min(inductor) / t["comfuse"] if inductor and "comfuse" in t else None
+
+    errors: dict[str, float] = {}
+    for r in rows:
+        if r.error is not None:
+            errors[r.provider] = max(r.error, errors.get(r.provider, 0.0))
+    eager = [r.eager_error for r in rows if r.eager_error is not None]
+    return Summary(
+        workload,
+        us={p: s for p, s in us.items() if s},
+        to_mm={p: s for p, s in to_mm.items() if s},
+        speedup=over_processes(speedup),
+        to_floor=over_processes(lambda t: t["comfuse"] / workload.floor_us if "comfuse" in t else None),
+        errors=errors,
+        eager_error=max(eager, default=None),
+    )
+
+
+def geomean(values: Iterable[float]) -> float | None:
+    logs = [math.log(v) for v in values]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def table(rows: Sequence[Row], tablefmt: str = "github") -> str:
+    """The summary as a table, geometric means last, then what failed."""
+    summaries = summarise(rows)
+    providers = [p for p in PROVIDERS if any(p in s.us for s in summaries)]
+    headers = ["M,N,K", *(f"{PROVIDERS[p].title} us (/mm)" for p in providers)]
+    headers += ["ComFuse/mm", "goal", "vs best Inductor", "/floor", "error", "eager's"]
+    body = [_cells(s, providers) for s in summaries]
+    body.append(_geomeans(summaries, providers))
+    text = tabulate(body, headers, tablefmt=tablefmt, disable_numparse=True)
+    failed = [r for r in rows if r.failure]
+    failures = [f"failed: {r.workload} {r.provider} (process {r.process}): {r.failure}" for r in failed]
+    return "\n".join([text, *failures])
+
+
+def _cells(s: Summary, providers: list[str]) -> list[str]:
+    def time(p: str) -> str:
+        if p not in s.us:
+            return "-"
+        ratio = f" ({s.to_mm[p].median:.2f})" if p in s.to_mm and p != "mm" else ""
+        return f"{s.us[p].median:.1f}{ratio}"
+
+    w, ratio = s.workload, s.to_mm.get("comfuse")
+    goal = "-"
+    if w.goal is not None and ratio is not None:
+        # The comparison is made as it is printed: two digits, as the goals have.
+        goal = f"{w.goal:.2f} {'met' if round(ratio.median, 2) <= w.goal else 'MISSED'}"
+    speedup = "-"
+    if s.speedup is not None:
+        speedup = f"{s.speedup.text()}x" + (" LOSS" if s.speedup.median < 1 else "")
+    floor = f"{s.to_floor.text()} of {w.floor_us:.0f} us ({w.floor_bound})" if s.to_floor else "-"
+    error = f"{s.errors['comfuse']:.1e}" if "comfuse" in s.errors else "-"
+    eager = f"{s.eager_error:.1e}" if s.eager_error is not None else "-"
+    name = f"{w.m},{w.n},{w.k}" + ("" if w.residual else " no residual")
+    return [name, *map(time, providers), ratio.text() if ratio else "-", goal, speedup, floor, error, eager]
+
+
+def _geomeans(summaries: list[Summary], providers: list[str]) -> list[str]:
+    def mean(values: Iterable[Spread | None], unit: str = "") -> str:
+        value = geomean(v.median for v in values if v is not None)
+        return "-" if value is None else f"{value:.3f}{unit}"
+
+    ratios = ["" if p == "mm" else f"({mean(s.to_mm.get(p) for s in summaries)})" for p in providers]
+    comfuse = mean(s.to_mm.get("comfuse") for s in summaries)
+    speedup = mean((s.speedup for s in summaries), "x")
+    return ["geomean", *ratios, comfuse, "", speedup, mean(s.to_floor for s in summaries), "", ""]
