@@ -1,0 +1,216 @@
+"""Source text in, shared library out: compiled once, kept in a cache that is addressed by content.
+
+:func:`build` is the whole interface.  JIT compilation and a library built ahead of time both call it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from comfuse import settings
+from comfuse.build import cache, headers, ptxas
+from comfuse.build.cache import BuiltKernel
+from comfuse.build.compile import compile_cuda, cuda_flags, environment_flags, toolchain
+from comfuse.build.toolkit import CudaToolkit, Cutlass
+from comfuse.errors import BuildError, JitDisabledError, ToolchainError
+
+__all__ = ["BuildEvent", "BuiltKernel", "Progress", "build", "build_many", "find_built", "jobs_that_fit"]
+
+_LOGGER = logging.getLogger("comfuse")
+_BYTES_A_JOB = 1.5e9
+
+#: Facts of a KernelPlan that a manifest repeats, so that a library says what it is without the planner.
+_PLAN_FACTS = (
+    "tile_m", "tile_n", "tile_k", "cluster_n", "schedule", "stages", "tile_slots", "scope", "shared_bytes",
+    "registers", "max_m", "decisions",
+)  # fmt: skip
+
+
+class Source(Protocol):
+    """What :func:`build` takes: a ``KernelSource``, or anything with a name, a text and a plan (or None)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def plan(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class BuildEvent:
+    """One step of a build, for a progress display.
+
+    ``cached`` and ``done`` are last; ``waiting`` (for another process) and ``compiling`` come repeatedly.
+    """
+
+    name: str
+    stage: Literal["cached", "waiting", "compiling", "done", "failed"]
+    seconds: float
+
+
+Progress = Callable[[BuildEvent], None]
+
+
+def build(source: Source, *, verbose: bool = False, progress: Progress | None = None) -> BuiltKernel:
+    """The library of ``source``: from the cache, else compiled now.  Blocks.
+
+    The cache key is the text, every header of ours that it includes, the flags, and the versions of nvcc and
+    CUTLASS.  Where there is no compiler, a library that any compiler made of the same text and headers serves.
+
+    Args:
+        source: name and text of a ``.cu`` that exports ``cf_launch_<name>`` and its like.
+        verbose: log the compiler's output at INFO.
+        progress: called with a :class:`BuildEvent` several times a second.
+
+    Raises:
+        JitDisabledError: it is not built yet and ``COMFUSE_JIT=off``.
+        ToolchainError: it is not built yet and a compiler, CUTLASS or a CUDA build of torch is missing.
+        BuildError: the compiler refused; names the kernel and where its source is kept.
+        CacheError: the cache is not writable, or another process held the entry's lock for too long.
+    """
+    started = time.monotonic()
+
+    def report(stage: Literal["cached", "waiting", "compiling", "done", "failed"]) -> None:
+        if progress is not None:
+            progress(BuildEvent(source.name, stage, time.monotonic() - started))
+
+    _dump(source)
+    found = find_built(source)
+    if found is not None:
+        report("cached")
+        return found
+    if settings.jit() == "off":
+        raise JitDisabledError(source.name)
+    toolkit, cutlass = toolchain()
+    entry = _entry(source, toolkit, cutlass)
+    with cache.locked(entry, lambda: report("waiting")):
+        found = cache.find(entry)  # another process may have built it meanwhile
+        if found is not None:
+            report("cached")
+            return found
+        with cache.private_folder(entry) as folder:
+            try:
+                built = _compile(source, entry, folder, toolkit, cutlass, lambda: report("compiling"), started)
+            except BuildError:
+                report("failed")
+                raise
+            finally:
+                log = folder / "build.log"
+                if verbose and log.is_file():
+                    _LOGGER.info("%s", log.read_text(errors="replace"))
+    report("done")
+    return built
+
+
+def find_built(source: Source) -> BuiltKernel | None:
+    """The library of ``source`` if it is in the cache; starts no compiler."""
+    try:
+        toolkit, cutlass = toolchain()
+    except ToolchainError:
+        return cache.find_any(_entry_prefix(source))
+    return cache.find(_entry(source, toolkit, cutlass))
+
+
+def build_many(
+    sources: Sequence[Source], *, jobs: int | None = None, progress: Progress | None = None
+) -> list[BuiltKernel]:
+    """Builds several sources at once; the results are in the order of ``sources``.
+
+    Args:
+        jobs: builds at once; ``COMFUSE_MAX_JOBS``, processors and memory bound it if None.
+        progress: as for :func:`build`, called from several threads.
+
+    Raises:
+        The first error, in the order of ``sources``, after all builds have ended; its notes name the others.
+    """
+    if not sources:
+        return []
+    with ThreadPoolExecutor(max_workers=min(jobs or jobs_that_fit(), len(sources))) as pool:
+        futures = [pool.submit(build, source, progress=progress) for source in sources]
+    errors = [(source.name, e) for source, future in zip(sources, futures, strict=True) if (e := future.exception())]
+    if errors:
+        _, first = errors[0]
+        for name, error in errors[1:]:
+            first.add_note(f"{name} failed too: {str(error).splitlines()[0]}")
+        raise first
+    return [future.result() for future in futures]
+
+
+def jobs_that_fit() -> int:
+    """How many compilers this machine can run at once: ``COMFUSE_MAX_JOBS``, else by processors and memory."""
+    limit = settings.max_jobs()
+    if limit is not None:
+        return limit
+    processors = len(os.sched_getaffinity(0))
+    return max(1, min(processors, int(_available_memory() / _BYTES_A_JOB)))
+
+
+def _available_memory() -> float:
+    try:
+        with open("/proc/meminfo") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return float(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return _BYTES_A_JOB
+
+
+def _entry_prefix(source: Source) -> str:
+    flags = "\n".join(cuda_flags()) + environment_flags()
+    return f"{source.name}-{cache.hash_text(source.text, headers.digest(source.text), flags)[:16]}-"
+
+
+def _entry(source: Source, toolkit: CudaToolkit, cutlass: Cutlass) -> str:
+    return f"{_entry_prefix(source)}{cache.hash_text(toolkit.version, cutlass.version)[:8]}"
+
+
+def _compile(
+    source: Source,
+    entry: str,
+    folder: Path,
+    toolkit: CudaToolkit,
+    cutlass: Cutlass,
+    tick: Callable[[], None],
+    started: float,
+) -> BuiltKernel:
+    name = source.name
+    text = folder / f"{name}.cu"
+    text.write_text(source.text)
+    log = folder / "build.log"
+    try:
+        library = compile_cuda(name, text, folder, toolkit, cutlass, tick)
+    except BuildError as e:
+        kept = cache.keep_failed(name, {f"{name}.cu": text, "build.log": log})
+        raise BuildError(name, kept / f"{name}.cu", kept / "build.log", e.message) from None
+    facts = ptxas.facts(log.read_text(errors="replace"))
+    for message in facts["messages"]:
+        _LOGGER.warning("%s: ptxas %s", name, message)
+    if facts["spill_bytes"]:
+        _LOGGER.warning("%s: %d bytes of register spills", name, facts["spill_bytes"])
+    plan = source.plan
+    manifest = {
+        "name": name,
+        "library": f"{name}.so",
+        "spec": plan.spec.text() if plan is not None else None,
+        "plan": {fact: getattr(plan, fact) for fact in _PLAN_FACTS if hasattr(plan, fact)},
+        "ptxas": facts,
+        "toolchain": {"nvcc": toolkit.version, "cutlass": cutlass.version, "flags": list(cuda_flags())},
+        "build_seconds": round(time.monotonic() - started, 3),
+    }
+    return cache.publish(entry, {f"{name}.so": library, f"{name}.cu": text, "build.log": log}, manifest)
+
+
+def _dump(source: Source) -> None:
+    folder = settings.dump_dir()
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{source.name}.cu").write_text(source.text)

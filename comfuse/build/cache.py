@@ -1,0 +1,201 @@
+"""Built libraries on disk, addressed by content.
+
+    <cache>/kernels/<name>-<key>/     <name>.so  <name>.cu  build.log  manifest.json
+    <cache>/locks/                    one file lock an entry
+    <cache>/building/                 private folders of builds under way
+    <cache>/failed/<name>/            source and log of the last build that failed
+    <cache>/quarantine/               entries that did not match their manifest
+
+An entry appears by one atomic rename, complete or not at all.  A lock belongs to a process and goes with it,
+so a killed builder leaves at most a folder below ``building``, which the next holder of its lock deletes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from comfuse import settings
+from comfuse.errors import CacheError
+
+_LOGGER = logging.getLogger("comfuse")
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class BuiltKernel:
+    """A kernel library on disk.
+
+    Attributes:
+        name: the kernel's stem; the library exports ``cf_launch_<name>`` and its like.
+        digest: SHA-256 of the library file.
+        path: the library file.
+        info: its manifest: spec text, plan facts, registers, spills, ptxas messages, toolchain, build time.
+    """
+
+    name: str
+    digest: str
+    path: Path
+    info: dict[str, Any]
+
+
+def hash_text(*parts: str) -> str:
+    """SHA-256 over strings, each closed by a NUL so that no two lists of parts collide."""
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(part.encode())
+        total.update(b"\0")
+    return total.hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def entry_path(entry: str) -> Path:
+    return settings.cache_dir() / "kernels" / entry
+
+
+def find(entry: str) -> BuiltKernel | None:
+    """The entry if it is there and intact.  One that is damaged is moved away and reported, once."""
+    folder = entry_path(entry)
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        library = folder / manifest["library"]
+        digest = hash_file(library)
+        if digest != manifest["digest"]:
+            raise ValueError(f"{library} does not match its digest")
+        return BuiltKernel(manifest["name"], digest, library, manifest)
+    except FileNotFoundError as e:
+        if not folder.is_dir():
+            return None
+        reason = str(e)
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        reason = str(e)
+    _quarantine(folder, reason)
+    return None
+
+
+def find_any(prefix: str) -> BuiltKernel | None:
+    """The newest intact entry whose name begins with ``prefix``."""
+    root = settings.cache_dir() / "kernels"
+    folders = sorted(root.glob(f"{prefix}*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    return next((built for folder in folders if (built := find(folder.name)) is not None), None)
+
+
+def _quarantine(folder: Path, reason: str) -> None:
+    target = settings.cache_dir() / "quarantine" / f"{folder.name}.{time.time_ns()}"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(folder, target)
+    except OSError as e:
+        if folder.is_dir():  # else another process was faster
+            raise CacheError(f"cache entry {folder} is damaged ({reason}) and cannot be moved away: {e}") from e
+        return
+    _LOGGER.warning("cache entry %s is damaged (%s); moved to %s and built again", folder.name, reason, target)
+
+
+@contextmanager
+def locked(entry: str, waiting: Callable[[], None]) -> Iterator[None]:
+    """Holds the entry's lock; calls ``waiting`` while another process has it.
+
+    Raises:
+        CacheError: the cache is not writable, or the lock was not free within ``COMFUSE_BUILD_TIMEOUT``.
+    """
+    path = settings.cache_dir() / "locks" / f"{entry}.lock"
+    limit = settings.build_timeout()
+    deadline = time.monotonic() + limit
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(path)
+        while True:
+            try:
+                lock.acquire(timeout=0.1)
+                break
+            except filelock.Timeout:
+                if time.monotonic() > deadline:
+                    raise CacheError(
+                        f"{entry} is being built by another process, which did not finish within {limit:g} s "
+                        f"(COMFUSE_BUILD_TIMEOUT); lock file {path}"
+                    ) from None
+                waiting()
+    except OSError as e:
+        raise CacheError(f"cannot lock {path}: {e}; set COMFUSE_CACHE_DIR to a folder that is writable") from e
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def private_folder(entry: str) -> Iterator[Path]:
+    """An empty folder to build an entry in; call with the entry's lock held.  It is gone afterwards."""
+    root = settings.cache_dir() / "building"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for left_behind in root.glob(f"{entry}.*"):  # by a builder that was killed: we hold its lock
+            shutil.rmtree(left_behind, ignore_errors=True)
+        folder = root / f"{entry}.{uuid.uuid4().hex[:8]}"
+        folder.mkdir()
+    except OSError as e:
+        raise CacheError(f"cannot write below {root}: {e}; set COMFUSE_CACHE_DIR to a writable folder") from e
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def publish(entry: str, files: dict[str, Path], manifest: dict[str, Any]) -> BuiltKernel:
+    """Makes an entry of the given files (by their names in it) and its manifest; call with the lock held.
+
+    ``manifest`` must have ``name`` and ``library``; ``digest`` and ``created`` are added.
+    """
+    folder = entry_path(entry)
+    library = manifest["library"]
+    manifest = {**manifest, "digest": hash_file(files[library]), "created": time.time()}
+    scratch = files[library].parent / "entry"
+    try:
+        scratch.mkdir()
+        for name, path in files.items():
+            shutil.copy2(path, scratch / name)
+        (scratch / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True))
+        for path in scratch.iterdir():
+            _sync(path)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(scratch, folder)
+        _sync(folder.parent)
+    except OSError as e:
+        raise CacheError(f"cannot publish {folder}: {e}") from e
+    return BuiltKernel(manifest["name"], manifest["digest"], folder / library, manifest)
+
+
+def keep_failed(name: str, files: dict[str, Path]) -> Path:
+    """Keeps the files of a failed build where an error message can point to; returns their folder."""
+    folder = settings.cache_dir() / "failed" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for target, path in files.items():
+        if path.is_file():
+            shutil.copy2(path, folder / target)
+    return folder
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

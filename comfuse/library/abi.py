@@ -1,0 +1,53 @@
+"""csrc/include/comfuse/abi.h for ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+
+ABI_VERSION = 1
+MAX_OPERANDS = 16
+MAX_OUTPUTS = 8
+MAX_SCALARS = 16
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("stride", ctypes.c_int64))
+
+
+class Args(ctypes.Structure):
+    _fields_ = (
+        ("abi_version", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("m", ctypes.c_int64),
+        ("k", ctypes.c_int64),
+        ("a", Tensor),
+        ("b", Tensor),
+        ("operands", Tensor * MAX_OPERANDS),
+        ("outputs", Tensor * MAX_OUTPUTS),
+        ("scalars", ctypes.c_float * MAX_SCALARS),
+    )
+
+
+class Info(ctypes.Structure):
+    _fields_ = (
+        ("abi_version", ctypes.c_uint32),
+        ("registers", ctypes.c_int32),
+        ("local_bytes", ctypes.c_int32),
+        ("shared_bytes", ctypes.c_int32),
+        ("max_active_clusters", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+    )
+
+
+_ERRORS = {
+    -1: "it was built against another version of comfuse/abi.h",
+    -2: "a pointer or a stride is misaligned, or a size is out of range",
+    -3: "the driver refused a TMA descriptor",
+    -4: "there is no usable CUDA driver",
+    -5: "the GPU cannot hold one row group of tiles at once",
+}
+
+
+def describe(code: int) -> str:
+    """What a kernel library's return code means: 0, a negative CF_ERROR, or a cudaError_t."""
+    return _ERRORS.get(code, f"CUDA error {code}" if code > 0 else f"error {code}")
