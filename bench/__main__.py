@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
 import time
 from pathlib import Path
 
 from bench import providers, report, workloads
-from bench.environment import commit, header
+from bench.environment import header
 from bench.processes import run_process
 from bench.report import Row
 
@@ -46,8 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     begun = time.monotonic()
     options.output.mkdir(parents=True, exist_ok=True)
-    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
-    path = options.output / f"{options.family}-{stamp}-{commit()[:8]}.jsonl"
+    path = options.output / report.file_name(options.family)
     log = path.with_suffix(".log")
     head = header(
         options.family, processes=options.processes, rounds=options.rounds, providers=provider_names

@@ -104,7 +104,13 @@ class _Worker:
             code = self._process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             return "the process did not end"
-        return None if code == 0 else f"the process ended with code {code}"
+        return None if code == 0 else f"the process ended with code {code}: {self._last_error()}"
+
+    def _last_error(self) -> str:
+        """The last line of the log that names an error: what the process most likely died of."""
+        lines = Path(self._log.name).read_text(errors="replace").splitlines()
+        errors = [line.strip() for line in lines if "rror" in line]
+        return errors[-1][:200] if errors else "no message"
 
     def stop(self) -> None:
         with contextlib.suppress(ProcessLookupError):  # the whole group has ended already

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from bench.environment import commit
 from bench.providers import BASELINES, PROVIDERS
 from bench.workloads import Workload, by_name
 
@@ -30,6 +32,12 @@ class Row:
     eager_error: float | None = None
     setup_seconds: float | None = None
     failure: str | None = None
+
+
+def file_name(experiment: str) -> str:
+    """A name that sorts by date and says which commit was measured."""
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
+    return f"{experiment}-{stamp}-{commit()[:8]}.jsonl"
 
 
 def write(path: Path, records: Iterable[dict[str, Any]]) -> None:

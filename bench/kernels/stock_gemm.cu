@@ -6,18 +6,16 @@
 //   STOCK_TILE_N        columns of a tile (rows are 128, products 64)
 //   STOCK_COOPERATIVE   1: both math warpgroups share a tile, 0: pingpong
 //   STOCK_CLUSTER_M, STOCK_CLUSTER_N
-#include <cstdint>
-
 #include <cuda_runtime.h>
-
-#include <cute/tensor.hpp>
 #include <cutlass/cutlass.h>
 #include <cutlass/device_kernel.h>
+
+#include <cstdint>
+#include <cute/tensor.hpp>
 #include <cutlass/epilogue/collective/collective_builder.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 #include <cutlass/gemm/kernel/tile_scheduler.hpp>
-#include <cutlass/util/packed_stride.hpp>
 
 namespace {
 
@@ -49,7 +47,8 @@ using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
 using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, RowMajor, kAlignment, Element, ColumnMajor,
     kAlignment, Accumulator, Tile, Cluster,
-    cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(sizeof(typename Epilogue::SharedStorage))>,
+    cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
+        sizeof(typename Epilogue::SharedStorage))>,
     MainloopSchedule>::CollectiveOp;
 
 using Kernel = cutlass::gemm::kernel::GemmUniversal<Shape<int, int, int, int>, Mainloop, Epilogue>;
@@ -71,15 +70,14 @@ extern "C" __attribute__((visibility("default"))) int stock_gemm_launch(void con
   typename Kernel::Arguments arguments{};
   arguments.mode = cutlass::gemm::GemmUniversalMode::kGemm;
   arguments.problem_shape = {m, n, k, 1};
-  arguments.mainloop = {static_cast<Element const*>(a),
-                        cutlass::make_cute_packed_stride(typename Kernel::StrideA{}, {m, k, 1}),
-                        static_cast<Element const*>(b),
-                        cutlass::make_cute_packed_stride(typename Kernel::StrideB{}, {n, k, 1})};
+  constexpr cute::Int<1> one{};
+  arguments.mainloop = {static_cast<Element const*>(a), typename Kernel::StrideA{k, one, 0},
+                        static_cast<Element const*>(b), typename Kernel::StrideB{k, one, 0}};
   arguments.epilogue = {{/*alpha=*/1.f, /*beta=*/0.f},
                         nullptr,
                         {},
                         static_cast<Element*>(d),
-                        cutlass::make_cute_packed_stride(typename Kernel::StrideD{}, {m, n, 1})};
+                        typename Kernel::StrideD{n, one, 0}};
   static int const sm_count = multiprocessors();
   arguments.hw_info.sm_count = sm_count;
   arguments.hw_info.max_active_clusters = sm_count / (STOCK_CLUSTER_M * STOCK_CLUSTER_N);
