@@ -1,0 +1,165 @@
+// The vocabulary of a fused program: types only.  A generated file composes them; the epilogue
+// (sm90/epilogue.hpp) gives them their meaning on a GPU.
+//
+// An expression is evaluated in float32.  `Acc` is the GEMM's result, `Kept` what the last `Keep`
+// wrote over it; both name the accumulator registers.
+#pragma once
+
+#include <stdint.h>
+
+#include <type_traits>
+
+namespace comfuse {
+
+// ---- leaves; `Index` counts the operands in the order of the ABI
+struct Acc {};
+using Kept = Acc;
+template <int Index, class T>
+struct Tile {};  // (M, N)
+template <int Index, class T>
+struct RowVector {};  // (N,)
+template <int Index, class T>
+struct ColumnVector {};  // (M,)
+template <int Index>
+struct Scalar {};  // run-time float32
+template <uint32_t Bits>
+struct Imm {};  // float32 constant
+
+// ---- inner nodes
+template <class Fn, class... X>
+struct Map {};  // Fn::apply(x...), element by element; functors.hpp has an alias for each Fn
+
+// One field of a finished row reduction; legal in Column expressions of later phases.
+enum class Field { value, mean, variance };
+constexpr Field value = Field::value, mean = Field::mean, variance = Field::variance;
+template <int Reduction, Field F>
+struct Stat {};
+
+// A value a row, computed once a row at the start of its phase; `Index` counts the phase's columns.
+template <int Index, class Expr>
+struct Column {};
+
+// ---- effects
+template <class Expr>
+struct Keep {};  // overwrite the accumulators, for later phases
+template <int Reduction, class Monoid, class Expr>
+struct RowReduce {};
+template <int Output, class T, class Expr>
+struct TileStore {};
+template <int Output, class T, class Expr>
+struct ColumnStore {};
+
+// ---- structure
+template <class... T>
+struct List {
+  static constexpr int size = sizeof...(T);
+};
+template <class... T>
+using Tiles = List<T...>;  // tile operands that a phase reads
+template <class... T>
+using Columns = List<T...>;  // its values a row
+template <class... T>
+using Lets = List<T...>;  // its tile values with more than one reader: evaluated once
+template <class... T>
+using Effects = List<T...>;
+template <class... T>
+using Operands = List<T...>;  // all tensor operands, in the order of the ABI
+
+template <class TilesT, class ColumnsT, class LetsT, class EffectsT>
+struct Phase {
+  using Tiles = TilesT;
+  using Columns = ColumnsT;
+  using Lets = LetsT;
+  using Effects = EffectsT;
+};
+template <class... P>
+using Program = List<P...>;
+
+// ---- the plan's constants
+template <class T, int Columns>
+struct Gemm {
+  using Element = T;
+  static constexpr int N = Columns;
+};
+template <int M, int N, int K>
+struct Pingpong {  // two warpgroups take whole tiles in turn: one's epilogue hides behind the other's GEMM
+  static constexpr int TileM = M, TileN = N, TileK = K;
+  static constexpr bool kPingpong = true;
+};
+template <int M, int N, int K>
+struct Cooperative {  // two warpgroups halve each tile by rows
+  static constexpr int TileM = M, TileN = N, TileK = K;
+  static constexpr bool kPingpong = false;
+};
+template <int M, int N>
+struct Cluster {
+  static constexpr int ClusterM = M, ClusterN = N;
+};
+template <int Count>
+struct Stages {
+  static constexpr int value = Count;
+};
+template <int Count>
+struct TileSlots {
+  static constexpr int value = Count;
+};
+
+// ---- lists
+template <int I, class L>
+struct At;
+template <int I, class Head, class... Tail>
+struct At<I, List<Head, Tail...>> : At<I - 1, List<Tail...>> {};
+template <class Head, class... Tail>
+struct At<0, List<Head, Tail...>> {
+  using type = Head;
+};
+
+// Position of T among the members of list L for which Is<member> holds; their number if T is absent.
+template <template <class> class Is, class T, class... X>
+constexpr int index_among(List<X...>) {
+  int index = 0;
+  bool found = false;
+  ((found = found || std::is_same<T, X>::value, index += !found && Is<X>::value), ...);
+  return index;
+}
+template <template <class> class Is, class... X>
+constexpr int count_of(List<X...>) {
+  return (0 + ... + int(Is<X>::value));
+}
+
+template <class>
+struct IsTile : std::false_type {};
+template <int I, class T>
+struct IsTile<Tile<I, T>> : std::true_type {};
+template <class>
+struct IsRowVector : std::false_type {};
+template <int I, class T>
+struct IsRowVector<RowVector<I, T>> : std::true_type {};
+template <class>
+struct IsColumnVector : std::false_type {};
+template <int I, class T>
+struct IsColumnVector<ColumnVector<I, T>> : std::true_type {};
+template <class>
+struct IsRowReduce : std::false_type {};
+template <int R, class M, class E>
+struct IsRowReduce<RowReduce<R, M, E>> : std::true_type {};
+
+template <class>
+struct ElementOf;
+template <template <int, class> class Leaf, int I, class T>
+struct ElementOf<Leaf<I, T>> {
+  using type = T;
+  static constexpr int index = I;
+};
+
+template <class... X>
+constexpr int max_tile_element(List<X...>) {
+  int bytes = 0;
+  ((bytes = IsTile<X>::value && int(sizeof(typename ElementOf<X>::type)) > bytes
+                ? int(sizeof(typename ElementOf<X>::type))
+                : bytes),
+   ...);
+  return bytes;
+}
+
+}  // namespace comfuse

@@ -1,0 +1,339 @@
+// Runs a program's phases over one tile, whose GEMM result lies in the accumulators.
+//
+// A phase: values a row (Columns), then chunk by chunk of 64 columns the fragments (Lets, Effects),
+// then its row reductions, over the tile's threads and, if a row spans several tiles, over the row
+// group.  The threads of a row split its per-row work: of the rows that a quad shares, thread q owns
+// one, merges its reductions and evaluates its Columns, and hands the results to the other three.
+#pragma once
+
+#include "comfuse/sm90/row_group.hpp"
+#include "comfuse/sm90/store.hpp"
+
+namespace comfuse::sm90 {
+
+// The finished State of every reduction of a program, for the row that this thread owns.
+template <class PhaseT, class Effect>
+struct StatHolder {};
+template <int Reduction, class Monoid>
+struct ReductionState {
+  typename Monoid::State state;
+};
+template <class PhaseT, int R, class Monoid, class X>
+struct StatHolder<PhaseT, RowReduce<R, Monoid, X>> : ReductionState<R, Monoid> {};
+template <class PhaseT, class EffectsT>
+struct PhaseStats;
+template <class PhaseT, class... E>
+struct PhaseStats<PhaseT, List<E...>> : StatHolder<PhaseT, E>... {};
+template <class ProgramT>
+struct Stats;
+template <class... P>
+struct Stats<List<P...>> : PhaseStats<P, typename P::Effects>... {};
+template <int R, class Monoid>
+CF_DEVICE typename Monoid::State& state_of(ReductionState<R, Monoid>& holder) {
+  return holder.state;
+}
+template <int R, class Monoid>
+CF_DEVICE typename Monoid::State const& state_of(ReductionState<R, Monoid> const& holder) {
+  return holder.state;
+}
+
+// A phase's reductions while its fragments pass by: one Thread a row.
+template <class Effect, int Rows>
+struct Reducer {};
+template <int R, class Monoid, class X, int Rows>
+struct Reducer<RowReduce<R, Monoid, X>, Rows> {
+  typename Monoid::Thread rows[Rows];
+};
+template <class EffectsT, int Rows>
+struct Reducers;
+template <class... E, int Rows>
+struct Reducers<List<E...>, Rows> : Reducer<E, Rows>... {};
+
+template <class Kernel>
+class Epilogue {
+  using Params = typename Kernel::Params;
+  using Item = typename Kernel::Scheduler::Item;
+  static constexpr int kFragments = Kernel::kFragments, kRows = 2 * kFragments;  // rows a thread touches
+  static constexpr int kChunks = Kernel::TileN / 64;
+
+ public:
+  struct Shared {  // in shared memory
+    uint8_t* slots;
+    float *row_vectors, *column_vectors;  // two buffers each
+    uint64_t *slot_full, *slot_empty, *vector_full, *vector_empty;
+  };
+
+  CF_DEVICE Epilogue(Params const& params, Shared const& shared, int warpgroup)
+      : params_(params),
+        shared_(shared),
+        parity_(params.parity_counter, gridDim.x * Kernel::kConsumerWarps),
+        warpgroup_(warpgroup) {
+    int const lane = lane_id(), warp = warp_id() % 4, q = lane % 4;
+    row_ = (Kernel::kPingpong ? 0 : warpgroup * 64) + warp * 16;
+    owned_row_ = row_ + (kFragments == 2 ? (q / 2) * 64 : 0) + (q % 2) * 8 + lane / 4;
+  }
+
+  // The slots of the other warpgroup's tiles pass by too.
+  CF_DEVICE void skip_item() {
+    if constexpr (Kernel::kLoadsPerItem > 0) slot_.advance(Kernel::kLoadsPerItem);
+    ++sequence_;
+  }
+
+  CF_DEVICE void run(typename Kernel::Accumulator& accumulator, Item const& item) {
+    if constexpr (Kernel::kVectors) wait(shared_.vector_full[sequence_ % 2], sequence_ / 2 % 2);
+    run_phases(accumulator, item, typename Kernel::Program{});
+    if constexpr (Kernel::kVectors) {
+      __syncwarp();
+      if (lane_id() == 0) arrive(shared_.vector_empty[sequence_ % 2]);
+    }
+    ++sequence_;
+  }
+
+  CF_DEVICE void leave() const {
+    if constexpr (Kernel::kExchanges) parity_.leave();
+  }
+
+ private:
+  // What Column expressions read, for the owned row.
+  template <class PhaseT>
+  struct RowSource {
+    Epilogue const& epilogue;
+    float const* column_vectors;  // the owned row's entries, in shared memory
+    float values[PhaseT::Columns::size + 1];
+  };
+
+  template <class P, int R, Field F>
+  CF_DEVICE static float evaluate_row(RowSource<P> const& s, Stat<R, F>) {
+    return state_of<R>(s.epilogue.stats_).template get<F>(1.f / Kernel::N);
+  }
+  template <class P, int I, class T>
+  CF_DEVICE static float evaluate_row(RowSource<P> const& s, ColumnVector<I, T>) {
+    return s.column_vectors[Kernel::template column_vector_offset<ColumnVector<I, T>>];
+  }
+  template <class P, int I>
+  CF_DEVICE static float evaluate_row(RowSource<P> const& s, Scalar<I>) {
+    return s.epilogue.params_.scalars[I];
+  }
+  template <class P, uint32_t Bits>
+  CF_DEVICE static float evaluate_row(RowSource<P> const&, Imm<Bits>) {
+    return __uint_as_float(Bits);
+  }
+  template <class P, int I, class X>
+  CF_DEVICE static float evaluate_row(RowSource<P> const& s, Column<I, X>) {
+    return s.values[I];
+  }
+  template <class P, class Fn, class... X>
+  CF_DEVICE static float evaluate_row(RowSource<P> const& s, Map<Fn, X...>) {
+    return Fn::apply(evaluate_row(s, X{})...);
+  }
+
+  template <class... P>
+  CF_DEVICE void run_phases(typename Kernel::Accumulator& accumulator, Item const& item, List<P...>) {
+    (run_phase<P>(accumulator, item), ...);
+  }
+
+  template <class P>
+  CF_DEVICE void run_phase(typename Kernel::Accumulator& accumulator, Item const& item) {
+    float columns[P::Columns::size + 1][kRows];
+    RowSource<P> rows{*this, shared_.column_vectors + sequence_ % 2 * Kernel::kColumnVectorFloats + owned_row_, {}};
+    evaluate_columns(rows, columns, typename P::Columns{});
+    store_columns(rows, item, typename P::Effects{});
+
+    int const valid_columns = min(Kernel::TileN, Kernel::N - item.column());
+    Reducers<typename P::Effects, kRows> reducers;
+    FragmentSource<Kernel, P> source;
+    source.row_vectors = shared_.row_vectors + sequence_ % 2 * Kernel::kRowVectorFloats + 2 * (lane_id() % 4);
+    source.columns = columns;
+    source.scalars = params_.scalars;
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      Slots<P> slots;
+      acquire(slots);
+#pragma unroll
+      for (int part = 0; part < 64 / kFragmentColumns; ++part) {
+#pragma unroll
+        for (int i = 0; i < kFragments; ++i) {
+          source.i = i;
+          source.column = chunk * 64 + part * kFragmentColumns;
+          source.row = row_ % 64;
+          source.tiles = slots.address[i];
+          float* acc = accumulator[i] + source.column / 2;
+#pragma unroll
+          for (int n = 0; n < kFragmentValues; ++n) source.acc.v[n] = acc[n];
+          with_lets(source, typename P::Lets{}, [&](auto const& env) {
+            perform_all(env, acc, reducers, item, valid_columns - source.column, typename P::Effects{});
+          });
+        }
+      }
+      release(slots);
+    }
+    reduce_all<P>(reducers, item, valid_columns, typename P::Effects{});
+  }
+
+  // ---- values a row
+  template <class P, int... I, class... X>
+  CF_DEVICE void evaluate_columns(RowSource<P>& rows, float (*columns)[kRows], List<Column<I, X>...>) {
+    ((rows.values[I] = evaluate_row(rows, X{}), broadcast(rows.values[I], columns[I])), ...);
+  }
+  CF_DEVICE void broadcast(float value, float (&rows)[kRows]) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) rows[r] = __shfl_sync(kFullWarp, value, lane_id() / 4 * 4 + r);
+  }
+  template <class P, class... E>
+  CF_DEVICE void store_columns(RowSource<P> const& rows, Item const& item, List<E...>) {
+    (store_column(rows, item, E{}), ...);
+  }
+  template <class P, class E>
+  CF_DEVICE void store_column(RowSource<P> const&, Item const&, E) {}
+  template <class P, int Output, class T, class X>
+  CF_DEVICE void store_column(RowSource<P> const& rows, Item const& item, ColumnStore<Output, T, X>) {
+    int const row = item.row() + owned_row_;
+    bool const owner = kFragments == 2 || lane_id() % 4 < 2;
+    if (item.tile_n == 0 && owner && row < params_.m)
+      static_cast<T*>(params_.outputs[Output].data)[row * params_.outputs[Output].stride] =
+          from_float<T>(evaluate_row(rows, X{}));
+  }
+
+  // ---- tile operands: a slot holds 64 rows of 64 columns, and this warpgroup reads kFragments slots
+  // of each operand a chunk.  In the cooperative schedule the other warpgroup's slots lie between.
+  template <class P>
+  struct Slots {
+    uint32_t index[kFragments][P::Tiles::size + 1], address[kFragments][P::Tiles::size + 1];
+  };
+  template <class P>
+  CF_DEVICE void acquire(Slots<P>& slots) {
+    if constexpr (P::Tiles::size > 0) {
+      if constexpr (!Kernel::kPingpong) slot_.advance(warpgroup_ * P::Tiles::size);
+#pragma unroll
+      for (int i = 0; i < kFragments; ++i) {
+#pragma unroll
+        for (int t = 0; t < P::Tiles::size; ++t, slot_.advance()) {
+          wait(shared_.slot_full[slot_.slot], slot_.phase);
+          slots.index[i][t] = slot_.slot;
+          slots.address[i][t] = cute::cast_smem_ptr_to_uint(shared_.slots) + slot_.slot * Kernel::kSlotBytes;
+        }
+      }
+      if constexpr (!Kernel::kPingpong) slot_.advance((1 - warpgroup_) * P::Tiles::size);
+    }
+  }
+  template <class P>
+  CF_DEVICE void release(Slots<P> const& slots) {
+    if constexpr (P::Tiles::size > 0) {
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < kFragments; ++i) {
+#pragma unroll
+        for (int t = 0; t < P::Tiles::size; ++t)
+          if (lane_id() == 0) arrive(shared_.slot_empty[slots.index[i][t]]);
+      }
+    }
+  }
+
+  // ---- effects on a fragment; `columns` counts its valid ones, from below 0 to above 32
+  template <class Env, class R, class... E>
+  CF_DEVICE void perform_all(Env const& env, float* acc, R& reducers, Item const& item, int columns, List<E...>) {
+    (perform(env, acc, reducers, item, columns, E{}), ...);
+  }
+  template <class Env, class R, class X>
+  CF_DEVICE void perform(Env const& env, float* acc, R&, Item const&, int, Keep<X>) {
+    Fragment const f = evaluate<X>(env);
+#pragma unroll
+    for (int n = 0; n < kFragmentValues; ++n) acc[n] = f.v[n];
+  }
+  template <class Env, class R, int Reduction, class Monoid, class X>
+  CF_DEVICE void perform(Env const& env, float*, R& reducers, Item const&, int columns,
+                         RowReduce<Reduction, Monoid, X>) {
+    auto& threads = static_cast<Reducer<RowReduce<Reduction, Monoid, X>, kRows>&>(reducers).rows;
+    Fragment const f = evaluate<X>(env);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (Kernel::kClippedN && 8 * j >= columns) continue;  // N is a multiple of 8: all 8 columns or none
+      bool const first = env.source().column == 0 && j == 0;
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        threads[2 * env.source().i + n / 2].add(f.v[4 * j + n], first && n % 2 == 0);
+    }
+  }
+  template <class Env, class R, int Output, class T, class X>
+  CF_DEVICE void perform(Env const& env, float*, R&, Item const& item, int columns, TileStore<Output, T, X>) {
+    auto const& source = env.source();
+    int64_t const stride = params_.outputs[Output].stride;
+    int const row = item.row() + row_ + source.i * 64 + lane_id() / 4;
+    T* out = static_cast<T*>(params_.outputs[Output].data) + row * stride + item.column() + source.column;
+    store<T>(evaluate<X>(env), out, 8 * stride, {row < params_.m, row + 8 < params_.m},
+             Kernel::kClippedN ? columns : kFragmentColumns);
+  }
+  template <class Env, class R, int Output, class T, class X>
+  CF_DEVICE void perform(Env const&, float*, R&, Item const&, int, ColumnStore<Output, T, X>) {}
+
+  // ---- reductions
+  template <class P, class R, class... E>
+  CF_DEVICE void reduce_all(R const& reducers, Item const& item, int valid_columns, List<E...>) {
+    (reduce_tile(reducers, item, valid_columns, E{}), ...);
+    if constexpr (Kernel::kExchanges) (reduce_row_group(item, E{}), ...);
+  }
+  template <class R, class E>
+  CF_DEVICE void reduce_tile(R const&, Item const&, int, E) {}
+  template <class R, int Reduction, class Monoid, class X>
+  CF_DEVICE void reduce_tile(R const& reducers, Item const& item, int valid_columns,
+                             RowReduce<Reduction, Monoid, X>) {
+    auto const& threads = static_cast<Reducer<RowReduce<Reduction, Monoid, X>, kRows> const&>(reducers).rows;
+    float const count = (Kernel::kClippedN ? valid_columns : Kernel::TileN) * 0.25f;  // columns a thread saw
+    typename Monoid::State states[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) states[r] = threads[r].finish(count, 1.f / count);
+    typename Monoid::State const state = reduce_quad<Monoid>(states, count);
+    state_of<Reduction>(stats_) = state;
+    if constexpr (Kernel::kExchanges) {
+      bool const owner = kFragments == 2 || lane_id() % 4 < 2;
+      if (owner && !item.phantom())
+        Group::publish(words(Reduction, item), item.tile_n, owned_row_, state.pack(), parity_.tag());
+    }
+  }
+  template <class E>
+  CF_DEVICE void reduce_row_group(Item const&, E) {}
+  template <int Reduction, class Monoid, class X>
+  CF_DEVICE void reduce_row_group(Item const& item, RowReduce<Reduction, Monoid, X>) {
+    if (!item.phantom())
+      state_of<Reduction>(stats_) =
+          Group::template gather<Monoid>(words(Reduction, item), owned_row_, parity_.tag());
+  }
+
+  // Four threads hold parts of each of 2 or 4 rows; thread q ends with the whole of row q.
+  template <class Monoid>
+  CF_DEVICE static typename Monoid::State reduce_quad(typename Monoid::State const (&rows)[kRows], float count) {
+    using State = typename Monoid::State;
+    int const q = lane_id() % 4;
+    if constexpr (kFragments == 2) {
+      bool const high = q & 2, odd = q & 1;
+      State const a = Monoid::merge(select(high, rows[2], rows[0]), select(high, rows[0], rows[2]).shuffle_xor(2), count);
+      State const b = Monoid::merge(select(high, rows[3], rows[1]), select(high, rows[1], rows[3]).shuffle_xor(2), count);
+      return Monoid::merge(select(odd, b, a), select(odd, a, b).shuffle_xor(1), 2 * count);
+    } else {
+      bool const odd = q & 1;
+      State const a = Monoid::merge(select(odd, rows[1], rows[0]), select(odd, rows[0], rows[1]).shuffle_xor(1), count);
+      return Monoid::merge(a, a.shuffle_xor(2), 2 * count);
+    }
+  }
+  template <class State>
+  CF_DEVICE static State select(bool condition, State const& a, State const& b) {
+    return condition ? a : b;
+  }
+
+  using Group = RowGroup<Kernel::N, Kernel::TileM, Kernel::TileN, Kernel::Scheduler::kTilesN>;
+  CF_DEVICE uint64_t* words(int reduction, Item const& item) const {
+    return params_.words + (int64_t(reduction) * params_.row_blocks + item.row_block) * Kernel::kWordsPerRowBlock;
+  }
+
+  Params const& params_;
+  Shared shared_;
+  LaunchParity parity_;
+  Stats<typename Kernel::Program> stats_;
+  RingPosition<(Kernel::kSlots > 0 ? Kernel::kSlots : 1)> slot_;
+  uint32_t sequence_ = 0;  // items of this CTA so far, the other warpgroup's included
+  int warpgroup_;
+  int row_;                // first of the warp's 16 rows in the tile
+  int owned_row_;          // the row in the tile that this thread owns
+};
+
+}  // namespace comfuse::sm90

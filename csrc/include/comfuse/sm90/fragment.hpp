@@ -1,0 +1,182 @@
+// Evaluation of expressions in registers.
+//
+// The unit is a fragment: 32 columns of the 2 x 8 rows that a wgmma accumulator spreads over a warp.
+// A thread holds 16 of its values, v[4 j + 2 half + e]: row `half` * 8 + lane / 4, column
+// 8 j + 2 (lane % 4) + e.
+#pragma once
+
+#include "comfuse/functors.hpp"
+#include "comfuse/program.hpp"
+#include "comfuse/sm90/instructions.hpp"
+
+namespace comfuse::sm90 {
+
+constexpr int kFragmentColumns = 32, kFragmentValues = 16;
+
+struct Fragment {
+  float v[kFragmentValues];
+};
+
+// What a fragment's expressions can read.  `Kernel` gives the operands' places, `PhaseT` the columns.
+template <class Kernel, class PhaseT>
+struct FragmentSource {
+  Fragment acc;
+  float const* row_vectors;                       // this thread's first column, in shared memory
+  float const (*columns)[2 * Kernel::kFragments];  // [column of the phase][2 i + half]
+  float const* scalars;
+  uint32_t const* tiles;                           // the slots that hold the tile operands' values
+  int i;                                           // which 64 rows
+  int column;                                      // first column of the fragment in its tile
+  int row;                                         // first row of the warp's 16 in a slot
+
+  template <class>
+  static constexpr bool binds = false;
+  CF_DEVICE FragmentSource const& source() const { return *this; }
+};
+
+// A scope in which expression X has been evaluated.
+template <class X, class Outer>
+struct Scope {
+  Outer const& outer;
+  Fragment value;
+
+  template <class Y>
+  static constexpr bool binds = std::is_same<X, Y>::value || Outer::template binds<Y>;
+  CF_DEVICE auto const& source() const { return outer.source(); }
+  template <class Y>
+  CF_DEVICE Fragment const& get() const {
+    if constexpr (std::is_same<X, Y>::value)
+      return value;
+    else
+      return outer.template get<Y>();
+  }
+};
+
+template <class X, class Env>
+CF_DEVICE Fragment evaluate(Env const& env);
+
+namespace detail {
+
+CF_DEVICE Fragment splat(float x) {
+  Fragment f;
+#pragma unroll
+  for (int n = 0; n < kFragmentValues; ++n) f.v[n] = x;
+  return f;
+}
+
+template <class Env>
+CF_DEVICE Fragment read(Env const& env, Acc) {
+  return env.source().acc;
+}
+template <class Env, int Index>
+CF_DEVICE Fragment read(Env const& env, Scalar<Index>) {
+  return splat(env.source().scalars[Index]);
+}
+template <class Env, uint32_t Bits>
+CF_DEVICE Fragment read(Env const&, Imm<Bits>) {
+  return splat(__uint_as_float(Bits));
+}
+
+template <class Kernel, class P, int Index, class T>
+CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, RowVector<Index, T>) {
+  float const* x = source.row_vectors + Kernel::template row_vector_offset<RowVector<Index, T>> + source.column;
+  Fragment f;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    float2 pair = *reinterpret_cast<float2 const*>(x + 8 * j);
+    f.v[4 * j] = f.v[4 * j + 2] = pair.x;
+    f.v[4 * j + 1] = f.v[4 * j + 3] = pair.y;
+  }
+  return f;
+}
+
+template <class Kernel, class P, int Index, class X>
+CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, Column<Index, X>) {
+  float const* c = source.columns[Index] + 2 * source.i;
+  Fragment f;
+#pragma unroll
+  for (int n = 0; n < kFragmentValues; ++n) f.v[n] = c[n / 2 % 2];
+  return f;
+}
+
+template <class X>
+struct Always : std::true_type {};
+
+template <class Kernel, class P, int Index, class T>
+CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, Tile<Index, T>) {
+  uint32_t slot = source.tiles[index_among<Always, Tile<Index, T>>(typename P::Tiles{})];
+  int const lane = lane_id(), in_chunk = source.column % 64;
+  Fragment f;
+  if constexpr (sizeof(T) == 2) {
+    // ldmatrix deals 8 x 8 blocks just as wgmma does its accumulator.
+    int const row = source.row + lane % 16;
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      int const block = in_chunk / 8 + 2 * pair + lane / 16;  // of 16 bytes; swizzled by 128 bytes
+      uint32_t r[4];
+      ldmatrix_x4(slot + row * 128 + ((block ^ (row % 8)) * 16), r);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        f.v[8 * pair + 2 * n] = Pair<T>::first(r[n]);
+        f.v[8 * pair + 2 * n + 1] = Pair<T>::second(r[n]);
+      }
+    }
+  } else {
+    // Two boxes of 32 columns, 128 bytes a row each.
+    uint32_t const box = slot + (in_chunk / 32) * (64 * 128);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int const row = source.row + 8 * half + lane / 4;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        int const block = 2 * j + lane % 4 / 2;
+        uint32_t address = box + row * 128 + ((block ^ (row % 8)) * 16) + lane % 2 * 8;
+        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                     : "=f"(f.v[4 * j + 2 * half]), "=f"(f.v[4 * j + 2 * half + 1])
+                     : "r"(address));
+      }
+    }
+  }
+  return f;
+}
+
+template <class Fn, class... F>
+CF_DEVICE Fragment map(F const&... x) {
+  Fragment f;
+#pragma unroll
+  for (int n = 0; n < kFragmentValues; ++n) f.v[n] = Fn::apply(x.v[n]...);
+  return f;
+}
+
+// Leaves read the source itself; inner nodes look their inputs up in the scope first.
+template <class Env, class X>
+CF_DEVICE Fragment compute(Env const& env, X leaf) {
+  return read(env.source(), leaf);
+}
+template <class Env, class Fn, class... X>
+CF_DEVICE Fragment compute(Env const& env, Map<Fn, X...>) {
+  return map<Fn>(evaluate<X>(env)...);
+}
+
+}  // namespace detail
+
+template <class X, class Env>
+CF_DEVICE Fragment evaluate(Env const& env) {
+  if constexpr (Env::template binds<X>)
+    return env.template get<X>();
+  else
+    return detail::compute(env, X{});
+}
+
+// Calls `body` in a scope that has the values of all Lets.
+template <class Env, class Body>
+CF_DEVICE void with_lets(Env const& env, List<>, Body&& body) {
+  body(env);
+}
+template <class Env, class Body, class X, class... Rest>
+CF_DEVICE void with_lets(Env const& env, List<X, Rest...>, Body&& body) {
+  Scope<X, Env> scope{env, detail::compute(env, X{})};
+  with_lets(scope, List<Rest...>{}, static_cast<Body&&>(body));
+}
+
+}  // namespace comfuse::sm90

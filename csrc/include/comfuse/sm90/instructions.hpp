@@ -1,0 +1,138 @@
+// CUTLASS's instruction layer (wgmma, TMA, mbarrier wrappers) and the few instructions it lacks.
+// Nothing above that layer is included: CUTLASS's collectives cost a minute of compile time a kernel.
+#pragma once
+
+#include <cute/arch/copy_sm90_tma.hpp>
+#include <cute/arch/mma_sm90_desc.hpp>
+#include <cute/arch/mma_sm90_gmma.hpp>
+#include <cutlass/arch/barrier.h>
+#include <cutlass/arch/reg_reconfig.h>
+
+#include <utility>
+
+#include "comfuse/numeric.hpp"
+
+#define CF_DEVICE __device__ __forceinline__
+
+namespace comfuse::sm90 {
+
+using Barrier = cutlass::arch::ClusterTransactionBarrier;
+constexpr unsigned kFullWarp = 0xffffffffu;
+constexpr int kWarpgroup = 128;
+
+CF_DEVICE int lane_id() { return threadIdx.x & 31; }
+// Shuffled, so that the compiler knows it to be the same for the whole warp.
+CF_DEVICE int warp_id() { return __shfl_sync(kFullWarp, int(threadIdx.x) / 32, 0); }
+CF_DEVICE uint32_t uniform(uint32_t x) { return __shfl_sync(kFullWarp, x, 0); }
+
+CF_DEVICE uint64_t nanoseconds() {
+  uint64_t t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+  return t;
+}
+
+// Ends the kernel with an illegal-address error, which the host sees at its next call.  Not `trap`:
+// wherever one is reachable, ptxas keeps the consumer warpgroups to the 168 registers a thread starts
+// with, whatever setmaxnreg says, and spills.
+CF_DEVICE void fail() { asm volatile("st.volatile.global.u32 [%0], 0;" ::"l"(0ull) : "memory"); }
+
+// Bounds a spin by time: a lost peer or a broken protocol fails loudly, it does not hang the GPU.
+class Deadline {
+ public:
+  CF_DEVICE void check() {
+    if (++spins_ & 1023) return;
+    uint64_t now = nanoseconds();
+    if (start_ == 0) start_ = now;
+    if (now - start_ > kLimit) fail();
+  }
+
+ private:
+  static constexpr uint64_t kLimit = 10ull * 1000 * 1000 * 1000;
+  uint64_t start_ = 0;
+  uint32_t spins_ = 0;
+};
+
+// CUTLASS's barrier wrappers do not clobber memory: what the barrier guards must not move across it.
+CF_DEVICE void wait(uint64_t const& barrier, uint32_t phase) {
+  if (!Barrier::try_wait(&barrier, phase)) {
+    Deadline deadline;
+    while (!Barrier::try_wait(&barrier, phase)) deadline.check();
+  }
+  asm volatile("" ::: "memory");
+}
+CF_DEVICE void arrive(uint64_t const& barrier) {
+  asm volatile("" ::: "memory");
+  Barrier::arrive(&barrier);
+}
+CF_DEVICE void arrive_at(uint64_t const& barrier, uint32_t cta) {
+  asm volatile("" ::: "memory");
+  Barrier::arrive(&barrier, cta, 1u);
+}
+
+// A position in a ring of `Slots`, with the phase bit that its barrier has on this lap.
+template <int Slots>
+struct RingPosition {
+  uint32_t slot = 0, phase = 0;
+  CF_DEVICE void advance() {
+    if (++slot == Slots) slot = 0, phase ^= 1;
+  }
+  CF_DEVICE void advance(uint32_t count) {
+    slot += count;
+    phase ^= (slot / Slots) & 1;
+    slot %= Slots;
+  }
+};
+
+CF_DEVICE void ldmatrix_x4(uint32_t address, uint32_t (&r)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
+// One warpgroup's wgmma, 64 rows by N columns by 16 products, both operands K-major in shared memory.
+template <class T, int N>
+struct Wgmma;
+#define CF_WGMMA(T, N, NAME)                                                                       \
+  template <>                                                                                      \
+  struct Wgmma<T, N> {                                                                             \
+    using Op = cute::SM90::GMMA::NAME<cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::K>;     \
+  };
+CF_WGMMA(bf16, 64, MMA_64x64x16_F32BF16BF16_SS)
+CF_WGMMA(bf16, 128, MMA_64x128x16_F32BF16BF16_SS)
+CF_WGMMA(bf16, 192, MMA_64x192x16_F32BF16BF16_SS)
+CF_WGMMA(bf16, 256, MMA_64x256x16_F32BF16BF16_SS)
+CF_WGMMA(fp16, 64, MMA_64x64x16_F32F16F16_SS)
+CF_WGMMA(fp16, 128, MMA_64x128x16_F32F16F16_SS)
+CF_WGMMA(fp16, 192, MMA_64x192x16_F32F16F16_SS)
+CF_WGMMA(fp16, 256, MMA_64x256x16_F32F16F16_SS)
+#undef CF_WGMMA
+
+template <class Op, int Size, size_t... I>
+CF_DEVICE void wgmma(uint64_t a, uint64_t b, float (&d)[Size], cute::SM90::GMMA::ScaleOut scale,
+                     std::index_sequence<I...>) {
+  Op::fma(a, b, d[I]..., scale);
+}
+template <class T, int N>
+CF_DEVICE void wgmma(uint64_t a, uint64_t b, float (&d)[N / 2], bool accumulate) {
+  using cute::SM90::GMMA::ScaleOut;
+  wgmma<typename Wgmma<T, N>::Op>(a, b, d, accumulate ? ScaleOut::One : ScaleOut::Zero,
+                                  std::make_index_sequence<N / 2>{});
+}
+
+// Descriptor of a K-major operand in rows of 128 bytes, swizzled by 128 (the layout TMA writes).
+CF_DEVICE uint64_t wgmma_descriptor(uint32_t shared_address) {
+  cute::GmmaDescriptor d;
+  d.bitfield.start_address_ = shared_address >> 4;
+  d.bitfield.leading_byte_offset_ = 1;         // unused by swizzled layouts
+  d.bitfield.stride_byte_offset_ = 1024 >> 4;  // eight rows
+  d.bitfield.layout_type_ = 1;                 // SWIZZLE_128B
+  return d;
+}
+
+template <int Size>
+CF_DEVICE void fence_accumulators(float (&d)[Size]) {
+#pragma unroll
+  for (int i = 0; i < Size; ++i) cute::warpgroup_fence_operand(d[i]);
+}
+
+}  // namespace comfuse::sm90

@@ -1,0 +1,170 @@
+// The host side of one kernel: checks, TMA descriptors, grid, launch.  Implements abi.h.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+
+#include "comfuse/sm90/kernel.hpp"
+
+namespace comfuse::sm90 {
+
+template <class T>
+constexpr CUtensorMapDataType tensor_map_type() {
+  return std::is_same<T, bf16>::value   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+         : std::is_same<T, fp16>::value ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+}
+
+// The driver's encoder, found at run time so that a kernel library loads where there is no driver.
+inline decltype(&cuTensorMapEncodeTiled) tensor_map_encoder() {
+  static auto const encoder = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+    return e == cudaSuccess ? reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function) : nullptr;
+  }();
+  return encoder;
+}
+
+// A row-major matrix read in boxes of `box_rows` rows by 128 bytes, swizzled by 128 bytes.
+template <class T>
+bool encode(CUtensorMap* map, CfTensor const& tensor, int64_t rows, int64_t columns, int box_rows) {
+  cuuint64_t const sizes[2] = {cuuint64_t(columns), cuuint64_t(rows)};
+  cuuint64_t const strides[1] = {cuuint64_t(tensor.stride) * sizeof(T)};
+  cuuint32_t const box[2] = {128 / sizeof(T), cuuint32_t(box_rows)}, steps[2] = {1, 1};
+  return tensor_map_encoder()(map, tensor_map_type<T>(), 2, tensor.data, sizes, strides, box, steps,
+                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+template <class Kernel, void (*kFunction)(typename Kernel::Params)>
+class Launcher {
+  using Params = typename Kernel::Params;
+  static constexpr int kMaxDevices = 64;
+
+ public:
+  static int launch(CfArgs const* args, void* workspace, void* stream) {
+    if (args->abi_version != CF_ABI_VERSION) return CF_ERROR_ABI;
+    if (args->m <= 0 || args->m > INT32_MAX - Kernel::TileM || args->k <= 0 || args->k > INT32_MAX - Kernel::TileK)
+      return CF_ERROR_ARGUMENT;
+    if (Kernel::kExchanges && workspace == nullptr) return CF_ERROR_ARGUMENT;
+    int device, clusters;
+    if (cudaError_t e = cudaGetDevice(&device)) return e;
+    if (int e = resident_clusters(device, &clusters)) return e;
+
+    Params params;
+    params.m = int(args->m);
+    params.row_blocks = (params.m + Kernel::TileM - 1) / Kernel::TileM;
+    params.k_blocks = (int(args->k) + Kernel::TileK - 1) / Kernel::TileK;
+    params.parity_counter = static_cast<uint32_t*>(workspace);
+    params.words = reinterpret_cast<uint64_t*>(static_cast<char*>(workspace) + Kernel::kCounterBytes);
+    for (int i = 0; i < Kernel::OperandList::size; ++i) params.operands[i] = args->operands[i];
+    for (int i = 0; i < CF_MAX_OUTPUTS; ++i) params.outputs[i] = args->outputs[i];
+    for (int i = 0; i < CF_MAX_SCALARS; ++i) params.scalars[i] = args->scalars[i];
+    if (tensor_map_encoder() == nullptr) return CF_ERROR_DRIVER;
+    using Element = typename Kernel::Element;
+    bool ok = encode<Element>(&params.a, args->a, args->m, args->k, Kernel::Main::kRowsA) &&
+              encode<Element>(&params.b, args->b, Kernel::N, args->k, Kernel::TileN) &&
+              encode_tiles(params, *args, typename Kernel::OperandList{});
+    if (!ok) return CF_ERROR_TENSOR_MAP;
+
+    cudaLaunchAttribute attributes[2];
+    cudaLaunchConfig_t config = configuration(attributes, grid(params.row_blocks, clusters));
+    config.stream = static_cast<cudaStream_t>(stream);
+    void* arguments[] = {&params};
+    return cudaLaunchKernelExC(&config, reinterpret_cast<void const*>(kFunction), arguments);
+  }
+
+  static int64_t workspace_bytes(int64_t m) {
+    if (!Kernel::kExchanges) return 0;
+    int64_t const row_blocks = (m + Kernel::TileM - 1) / Kernel::TileM;
+    return Kernel::kCounterBytes + Kernel::kReductions * row_blocks * Kernel::kWordsPerRowBlock * int64_t(sizeof(uint64_t));
+  }
+
+  static int info(CfInfo* out) {
+    cudaFuncAttributes attributes;
+    if (cudaError_t e = cudaFuncGetAttributes(&attributes, reinterpret_cast<void const*>(kFunction))) return e;
+    int device, clusters;
+    if (cudaError_t e = cudaGetDevice(&device)) return e;
+    if (int e = resident_clusters(device, &clusters)) return e;
+    *out = {CF_ABI_VERSION, attributes.numRegs, int32_t(attributes.localSizeBytes), Kernel::kSharedBytes, clusters,
+            Kernel::kThreads};
+    return 0;
+  }
+
+ private:
+  static cudaLaunchConfig_t configuration(cudaLaunchAttribute* attributes, int clusters) {
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {Kernel::ClusterN, 1, 1};
+    attributes[1].id = cudaLaunchAttributeCooperative;
+    attributes[1].val.cooperative = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(clusters * Kernel::ClusterN);
+    config.blockDim = dim3(Kernel::kThreads);
+    config.dynamicSmemBytes = Kernel::kSharedBytes;
+    config.attrs = attributes;
+    config.numAttrs = Kernel::kExchanges ? 2 : 1;  // only CTAs that wait for each other must be co-resident
+    return config;
+  }
+
+  // How many clusters the device holds at once; asked once a device.
+  static int resident_clusters(int device, int* clusters) {
+    static std::atomic<int> known[kMaxDevices];
+    if (device >= kMaxDevices) return CF_ERROR_ARGUMENT;
+    *clusters = known[device].load(std::memory_order_relaxed);
+    if (*clusters > 0) return 0;
+    auto* function = reinterpret_cast<void const*>(kFunction);
+    if (cudaError_t e = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, Kernel::kSharedBytes))
+      return e;
+    int processors;
+    if (cudaError_t e = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) return e;
+    cudaLaunchAttribute attributes[2];
+    cudaLaunchConfig_t config = configuration(attributes, processors / Kernel::ClusterN);
+    config.numAttrs = 1;
+    if (cudaError_t e = cudaOccupancyMaxActiveClusters(clusters, function, &config)) return e;
+    if (Kernel::kExchanges && *clusters < Kernel::Scheduler::kClustersN) return CF_ERROR_RESIDENCY;
+    if (*clusters <= 0) return CF_ERROR_RESIDENCY;
+    known[device].store(*clusters, std::memory_order_relaxed);
+    return 0;
+  }
+
+  // A grid of whole row blocks keeps a row block within one wave; taken if it costs no further wave.
+  static int grid(int row_blocks, int clusters) {
+    int const per_block = Kernel::Scheduler::kClustersN, items = row_blocks * per_block;
+    if (items <= clusters) return items;
+    int const aligned = clusters / per_block * per_block;
+    auto waves = [&](int g) { return (items + g - 1) / g; };
+    return aligned > 0 && waves(aligned) == waves(clusters) ? aligned : clusters;
+  }
+
+  template <class... Operand>
+  static bool encode_tiles(Params& params, CfArgs const& args, List<Operand...>) {
+    return (true && ... && encode_tile(params, args, Operand{}));
+  }
+  template <class Operand>
+  static bool encode_tile(Params& params, CfArgs const& args, Operand) {
+    if constexpr (IsTile<Operand>::value)
+      return encode<typename ElementOf<Operand>::type>(
+          &params.tiles[index_among<IsTile, Operand>(typename Kernel::OperandList{})],
+          args.operands[ElementOf<Operand>::index], args.m, Kernel::N, 64);
+    return true;
+  }
+};
+
+}  // namespace comfuse::sm90
+
+#define CF_API extern "C" __attribute__((visibility("default")))
+
+// The kernel under its stem, which is the name a profiler shows, and the functions of abi.h.
+#define COMFUSE_EXPORT(STEM, KERNEL)                                                                           \
+  extern "C" __global__ void __launch_bounds__(KERNEL::kThreads, 1) STEM(const __grid_constant__ KERNEL::Params params) { \
+    KERNEL::run(params);                                                                                       \
+  }                                                                                                            \
+  CF_API int cf_launch_##STEM(CfArgs const* args, void* workspace, void* stream) {                             \
+    return comfuse::sm90::Launcher<KERNEL, STEM>::launch(args, workspace, stream);                             \
+  }                                                                                                            \
+  CF_API int64_t cf_workspace_##STEM(int64_t m) {                                                              \
+    return comfuse::sm90::Launcher<KERNEL, STEM>::workspace_bytes(m);                                          \
+  }                                                                                                            \
+  CF_API int cf_info_##STEM(CfInfo* out) { return comfuse::sm90::Launcher<KERNEL, STEM>::info(out); }
