@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench import stock
 from bench.workloads import Workload
 
 if TYPE_CHECKING:
@@ -21,13 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Provider:
-    """``baseline`` providers compete with ComFuse for the best Inductor time."""
+    """``baseline`` providers compete with ComFuse for the best Inductor time.
+
+    ``only_gemm``: computes x W^T alone.  ``rounds_once``: float32 until the store, so held to that error.
+    """
 
     name: str
     title: str
     prepare: Callable[[Workload, Inputs], Call]
     only_gemm: bool = False
     baseline: bool = False
+    rounds_once: bool = False
 
 
 def _mm(w: Workload, i: Inputs) -> Call:
@@ -79,6 +84,56 @@ def _comfuse(w: Workload, i: Inputs) -> Call:
     )
 
 
+def _stock(variant: stock.Variant) -> Callable[[Workload, Inputs], Call]:
+    def prepare(w: Workload, i: Inputs) -> Call:
+        import torch
+
+        library = stock.load(variant)
+        out = torch.empty(w.m, w.n, device=i.x.device, dtype=i.x.dtype)
+        pointers = (i.x.data_ptr(), i.weight.data_ptr(), out.data_ptr())
+
+        def call() -> Tensor:
+            stream = torch.cuda.current_stream().cuda_stream
+            code = library.stock_gemm_launch(*pointers, w.m, w.n, w.k, stream)
+            if code:
+                raise RuntimeError(f"{variant.name}: the launch returned {code}")
+            return out
+
+        return call
+
+    return prepare
+
+
+def own_gemm(schedule: str, tile_n: int, n: int, k: int) -> Any:
+    """The KernelSource of a GEMM with nothing behind it, its plan forced.  Raises PlanError if refused."""
+    from bench.launch import forced_plan
+    from comfuse.generator import catalog, emit
+    from comfuse.generator.spec import DType
+
+    return emit.emit(forced_plan(catalog.linear(n, k, DType.BF16), schedule, tile_n))
+
+
+def _own(schedule: str, tile_n: int) -> Callable[[Workload, Inputs], Call]:
+    def prepare(w: Workload, i: Inputs) -> Call:
+        import torch
+
+        from bench import launch
+        from comfuse import library
+        from comfuse.build import build
+
+        kernel = library.load(build(own_gemm(schedule, tile_n, w.n, w.k)))
+        out = torch.empty(w.m, w.n, device=i.x.device, dtype=i.x.dtype)
+        launch_once = launch.prepare(kernel, i.x, i.weight, (), (out,))
+
+        def call() -> Tensor:
+            launch_once()
+            return out
+
+        return call
+
+    return prepare
+
+
 _ALL = (
     Provider("mm", "cuBLAS mm alone", _mm, only_gemm=True),
     Provider("eager", "eager", _eager),
@@ -102,9 +157,16 @@ _ALL = (
         ),
         baseline=True,
     ),
-    Provider("comfuse", "ComFuse", _comfuse),
+    Provider("comfuse", "ComFuse", _comfuse, rounds_once=True),
 )
-PROVIDERS = {p.name: p for p in _ALL}
+# Plain GEMMs of two kernel layers: see bench.plain_gemm.
+STOCK = tuple(Provider(v.name, v.name, _stock(v), only_gemm=True, rounds_once=True) for v in stock.VARIANTS)
+OWN_PLANS = (("pingpong", 128), ("pingpong", 192), ("cooperative", 256))
+OWN = tuple(
+    Provider(f"own-{s}-128x{n}", f"own-{s}-128x{n}", _own(s, n), only_gemm=True, rounds_once=True)
+    for s, n in OWN_PLANS
+)
+PROVIDERS = {p.name: p for p in (*_ALL, *STOCK, *OWN)}
 BASELINES = tuple(p.name for p in _ALL if p.baseline)
 DEFAULT = ("mm", "eager", "inductor", "inductor-max", "comfuse")
 

@@ -1,0 +1,143 @@
+"""`python -m bench.plain_gemm`: GEMMs with nothing behind them, on two kernel layers and on cuBLAS.
+
+Which layer the product stands on is decided by this experiment: our own, if it reaches at least 0.98 of
+the stock CUTLASS layer's speed on the eight post-norm shapes.  Seconds of compiling stand beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from bench import providers, report, stock, workloads
+from bench.ahead import build_all
+from bench.environment import ROOT, header
+from bench.processes import run_process
+from bench.report import Row, Spread
+
+THRESHOLD = 0.98
+# The kernels whose compile times are compared; N is a constant of our own kernels' text.
+COMPILE_N, COMPILE_K = 1024, 1024
+
+
+def compile_times() -> list[dict[str, Any]]:
+    """nvcc's seconds for each variant, all at once, each on a core of its own; builds the stock libraries."""
+
+    def own(schedule: str, tile_n: int) -> float:
+        source = providers.own_gemm(schedule, tile_n, COMPILE_N, COMPILE_K)
+        with tempfile.TemporaryDirectory() as folder:
+            text = Path(folder) / f"{source.name}.cu"
+            text.write_text(source.text)
+            return stock.compile_seconds(text, text.with_suffix(".so"))
+
+    def measured(name: str, compile_it: Any, *arguments: Any) -> dict[str, Any]:
+        record: dict[str, Any] = {"record": "compile", "kernel": name}
+        try:
+            record["seconds"] = round(compile_it(*arguments), 2)
+        except Exception as e:  # a variant that does not compile must not hide the others
+            record["failure"] = f"{type(e).__name__}: {e}"[-600:]
+        return record
+
+    with ThreadPoolExecutor() as pool:
+        futures = [pool.submit(measured, v.name, stock.build, v) for v in stock.VARIANTS]
+        futures += [pool.submit(measured, f"own-{s}-128x{n}", own, s, n) for s, n in providers.OWN_PLANS]
+        return [f.result() for f in futures]
+
+
+def table(rows: Sequence[Row], compiles: Sequence[dict[str, Any]]) -> str:
+    """Each contender's best variant a shape, in us, and own over stock in speed; then compile seconds."""
+    contenders = {"stock": [p.name for p in providers.STOCK], "own": [p.name for p in providers.OWN]}
+    body, ratios = [], []
+    for name in dict.fromkeys(r.workload for r in rows):
+        times: dict[int, dict[str, float]] = {}
+        for r in rows:
+            if r.workload == name and r.us is not None:
+                times.setdefault(r.process, {})[r.provider] = r.us
+        cells = [workloads.by_name(name).shape, _median(times, ["mm"])[0]]
+        for names in contenders.values():
+            cells += _median(times, names)
+        pairs = [
+            tuple(min((t[n] for n in names if n in t), default=None) for names in contenders.values())
+            for t in times.values()
+        ]
+        speeds = [s / o for s, o in pairs if s is not None and o is not None]
+        if speeds:
+            ratios.append(Spread.of(speeds))
+        cells.append(ratios[-1].text(3) if speeds else "-")
+        body.append(cells)
+    mean = report.geomean(r.median for r in ratios)
+    verdict = ""
+    if mean is not None:
+        verdict = f"{mean:.3f} ({'own' if min(r.median for r in ratios) >= THRESHOLD else 'below on some'})"
+    body.append(["geomean", "", "", "", "", "", verdict])
+    headers = ["M x N x K", "mm us", "stock us", "variant", "own us", "variant", "own/stock speed"]
+    seconds = [[c["kernel"], c.get("seconds", "-"), c.get("failure", "")] for c in compiles]
+    parts = [
+        tabulate(body, headers, tablefmt="github", disable_numparse=True),
+        tabulate(seconds, ["kernel", "nvcc s", ""], tablefmt="github"),
+    ]
+    failed = [
+        f"failed: {r.workload} {r.provider} (process {r.process}): {r.failure}" for r in rows if r.failure
+    ]
+    return "\n\n".join([*parts, *(["\n".join(failed)] if failed else [])])
+
+
+def _median(times: dict[int, dict[str, float]], names: Sequence[str]) -> list[str]:
+    """The fastest of these providers by its median over processes: time and name."""
+    medians = {n: Spread.of(v).median for n in names if (v := [t[n] for t in times.values() if n in t])}
+    if not medians:
+        return ["-", "-"]
+    best = min(medians, key=medians.__getitem__)
+    return [f"{medians[best]:.1f}", best.split("-", 1)[-1]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.plain_gemm", description=__doc__)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--shapes", nargs="+", default=[], metavar="MxNxK")
+    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
+    options = parser.parse_args()
+
+    chosen = workloads.select("postnorm", options.shapes)
+    path = options.output / report.file_name("plain_gemm")
+    report.write(path, [header("plain_gemm", processes=options.processes, rounds=options.rounds)])
+    compiles = compile_times()
+    report.write(path, compiles)
+    for c in compiles:
+        print(f"{c['kernel']:36} {c.get('seconds', c.get('failure'))}", flush=True)
+    build_all(_own_sources(chosen))
+
+    rows: list[Row] = []
+
+    def keep(row: Row) -> None:
+        rows.append(row)
+        report.write(path, [report.record(row)])
+
+    names = ["mm", *(p.name for p in (*providers.STOCK, *providers.OWN))]
+    for process in range(options.processes):
+        run_process([w.name for w in chosen], names, process, options.rounds, path.with_suffix(".log"), keep)
+    print(f"\n{table(rows, compiles)}\nrows: {path}")
+    return 1 if any(r.failure for r in rows) else 0
+
+
+def _own_sources(chosen: Sequence[workloads.Workload]) -> list[Any]:
+    sources = []
+    for w in chosen:
+        for schedule, tile_n in providers.OWN_PLANS:
+            try:
+                sources.append(providers.own_gemm(schedule, tile_n, w.n, w.k))
+            except ValueError as e:
+                print(f"{w.shape} {schedule} 128x{tile_n}: {e}")
+    return sources
+
+
+if __name__ == "__main__":
+    sys.exit(main())
