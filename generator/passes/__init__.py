@@ -1,0 +1,37 @@
+"""Passes from FusedSpec to FusedSpec.  The order of ``PASSES`` is the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from comfuse.generator.passes.canonicalise import canonicalise
+from comfuse.generator.passes.fuse_reductions import fuse_reductions
+from comfuse.generator.passes.infer import infer
+from comfuse.generator.passes.verify import verify
+from comfuse.generator.spec import FusedSpec
+
+Pass = Callable[[FusedSpec], FusedSpec]
+
+PASSES: tuple[Pass, ...] = (
+    verify,  # what came in is well formed
+    infer,  # every node has a space, every output can be stored
+    canonicalise,
+    fuse_reductions,
+    canonicalise,  # clears what the fusion left over
+    verify,  # what goes out is too
+)
+
+
+@lru_cache(maxsize=256)
+def normalize(spec: FusedSpec) -> FusedSpec:
+    """The canonical form of a program: same operands, outputs and float64 meaning, fewest nodes.
+
+    Idempotent.
+
+    Raises:
+        SpecError: the spec is malformed.
+    """
+    for transform in PASSES:
+        spec = transform(spec)
+    return spec

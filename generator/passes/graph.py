@@ -1,0 +1,87 @@
+"""A spec under construction, for the passes that rewrite."""
+
+from __future__ import annotations
+
+from comfuse.generator.ops import ELEMENTWISE
+from comfuse.generator.passes.infer import node_space
+from comfuse.generator.spec import FusedSpec, Node, Operand, Output, Space
+
+
+class Graph:
+    """Grows node by node.  Adding a node that is already there gives the one that is there.
+
+    Commutative ops match in either order of their inputs.
+    """
+
+    def __init__(self, source: FusedSpec) -> None:
+        self._source = source
+        self._index: dict[tuple[object, ...], int] = {}
+        self.nodes: list[Node] = []
+        self.spaces: list[Space] = []
+
+    @property
+    def n(self) -> int:
+        return self._source.n
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        return self._source.operands
+
+    def add(self, node: Node) -> int:
+        """The index of this node, or of an equal one of any name."""
+        key = _key(node)
+        if key not in self._index:
+            inputs = tuple(self.spaces[i] for i in node.inputs)
+            self.spaces.append(node_space(node, inputs, self._source.operands))
+            self.nodes.append(node)
+            self._index[key] = len(self.nodes) - 1
+        return self._index[key]
+
+    def op(self, name: str, op: str, *inputs: int, field: str | None = None) -> int:
+        return self.add(Node(name, op, inputs, field=field))
+
+    def const(self, value: float, name: str | None = None) -> int:
+        return self.add(Node(name or "c", "const", value=value))
+
+    def constant(self, index: int) -> float | None:
+        """The value of a const node; None for any other."""
+        return self.nodes[index].value if self.nodes[index].op == "const" else None
+
+    def is_op(self, index: int, op: str) -> bool:
+        return self.nodes[index].op == op
+
+    def spec(self, outputs: tuple[Output, ...]) -> FusedSpec:
+        """What has been built, without the nodes that no output needs.  The GEMM always stays."""
+        live = {i for i, node in enumerate(self.nodes) if node.op == "gemm"} | {o.node for o in outputs}
+        for i in reversed(range(len(self.nodes))):
+            if i in live:
+                live.update(self.nodes[i].inputs)
+        place = {old: new for new, old in enumerate(sorted(live))}
+        nodes = tuple(
+            _with_inputs(self.nodes[old], tuple(place[i] for i in self.nodes[old].inputs)) for old in place
+        )
+        source = self._source
+        stored = tuple(Output(o.name, place[o.node], o.dtype) for o in outputs)
+        return FusedSpec(source.n, source.k, source.dtype, source.operands, nodes, stored)
+
+
+def _with_inputs(node: Node, inputs: tuple[int, ...]) -> Node:
+    return Node(node.name, node.op, inputs, node.operand, node.value, node.field)
+
+
+def _key(node: Node) -> tuple[object, ...]:
+    inputs = node.inputs
+    if node.op in ELEMENTWISE and ELEMENTWISE[node.op].commutative:
+        inputs = tuple(sorted(inputs))
+    value = None if node.value is None else node.value.hex()  # tells -0.0 from 0.0, finds NaN
+    return (node.op, inputs, node.operand, value, node.field)
+
+
+def moved(node: Node, place: list[int]) -> Node:
+    """The node with its inputs looked up in ``place``."""
+    return _with_inputs(node, tuple(place[i] for i in node.inputs))
+
+
+def with_outputs(spec: FusedSpec, place: list[int]) -> tuple[Output, ...]:
+    """The outputs of ``spec`` with their nodes looked up in ``place``."""
+    return tuple(Output(o.name, place[o.node], o.dtype) for o in spec.outputs)

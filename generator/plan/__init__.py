@@ -1,0 +1,7 @@
+"""How a program runs on one GPU: tile shape, schedule, shared memory, and why."""
+
+from comfuse.generator.plan.choose import candidates, plan
+from comfuse.generator.plan.gpus import GPUS, Gpu
+from comfuse.generator.plan.kernel_plan import SHAPES, KernelPlan, Refusal, TileShape
+
+__all__ = ["GPUS", "SHAPES", "Gpu", "KernelPlan", "Refusal", "TileShape", "candidates", "plan"]

@@ -1,0 +1,100 @@
+"""Which of the possible kernels runs a program."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from comfuse.generator.errors import PlanError
+from comfuse.generator.passes import normalize
+from comfuse.generator.phases import PhaseProgram, split
+from comfuse.generator.plan import constraints, cost, gpus, memory
+from comfuse.generator.plan.kernel_plan import SHAPES, TILE_K, KernelPlan, Refusal, TileShape
+from comfuse.generator.spec import FusedSpec, Space
+
+
+@lru_cache(maxsize=256)
+def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan:
+    """The fastest kernel for a program, by the cost model.
+
+    Args:
+        spec: any valid spec; it is normalised first.
+        gpu: a key of :data:`comfuse.generator.plan.gpus.GPUS`.
+        m: the number of rows to plan for; None: many.  The kernel is right for every M.
+
+    Raises:
+        SpecError: the spec is malformed.
+        PlanError: no kernel can run it; the message has every reason.
+    """
+    found = candidates(spec, gpu, m)
+    plans = [c for c in found if isinstance(c, KernelPlan)]
+    if not plans:
+        reasons = "; ".join(f"{r.shape.label}: {r.reason}" for r in found if isinstance(r, Refusal))
+        raise PlanError(f"no tile shape fits: {reasons}")
+    return min(plans, key=lambda p: p.predicted_us)  # the first of equals
+
+
+@lru_cache(maxsize=256)
+def candidates(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> tuple[KernelPlan | Refusal, ...]:
+    """Every tile shape, as a plan or with the reason against it, in the order of ``SHAPES``.
+
+    Raises:
+        SpecError: the spec is malformed.
+        PlanError: the program itself breaks a constraint, so that no shape can help.
+    """
+    target = gpus.find(gpu)
+    if m is not None and m < 1:
+        raise PlanError(f"m must be at least 1, got {m}")
+    spec = normalize(spec)
+    for check in constraints.SPEC_CONSTRAINTS:
+        if (reason := check(spec)) is not None:
+            raise PlanError(reason)
+    program = split(spec)
+    return tuple(_consider(spec, program, shape, target, m or cost.LARGE_M) for shape in SHAPES)
+
+
+def _consider(
+    spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: gpus.Gpu, m: int
+) -> KernelPlan | Refusal:
+    stages, slots = memory.stages_and_slots(spec, program, shape, gpu.shared_bytes)
+    candidate = constraints.Candidate(spec, program, shape, stages, slots, gpu)
+    for check in constraints.SHAPE_CONSTRAINTS:
+        if (reason := check(candidate)) is not None:
+            return Refusal(shape, check.__name__, reason)
+    return KernelPlan(
+        spec=spec,
+        program=program,
+        tile_m=shape.tile_m,
+        tile_n=shape.tile_n,
+        tile_k=TILE_K,
+        cluster_n=shape.cluster_n,
+        schedule=shape.schedule,
+        stages=stages,
+        tile_slots=slots,
+        scope=_scope(spec, program, shape),
+        shared_bytes=memory.shared_bytes(spec, shape, stages, slots),
+        registers=memory.registers(spec, program, shape),
+        decisions=(*program.decisions, *_decisions(spec, program, shape, m)),
+        max_m=None,
+        gpu=gpu.name,
+        predicted_us=cost.predict_us(spec, program, shape, gpu, m),
+        floor_us=cost.floor_us(spec, gpu, m),
+    )
+
+
+def _scope(spec: FusedSpec, program: PhaseProgram, shape: TileShape) -> str:
+    if not program.reductions:
+        return "none"
+    return "tile" if shape.tiles_n(spec.n) == 1 else "row_group"
+
+
+def _decisions(spec: FusedSpec, program: PhaseProgram, shape: TileShape, m: int) -> tuple[str, ...]:
+    said = [f"{shape.label}, planned for M = {m}"]
+    tiles = shape.tiles_n(spec.n)
+    if program.reductions:
+        how = "one tile holds whole rows" if tiles == 1 else f"the {tiles} tiles of a row block exchange partials"
+        said.append(f"row reductions: {how}")
+    if tiles % shape.cluster_n:
+        said.append(f"{tiles} tiles a row do not fill clusters of {shape.cluster_n}: one phantom tile a row block")
+    if memory.operand_count(spec, Space.TILE):
+        said.append("tile operands stream through shared memory in chunks of 64 columns")
+    return tuple(said)

@@ -1,0 +1,89 @@
+"""How long a kernel should take.  A few constants, fitted to measurements on an H200 of
+
+    y = layer_norm(a @ b.T + bias + residual) * weight + bias
+
+for eight (M, N, K), pingpong 128x128 and 128x192, cooperative 128x256: within 7 % of all of them, and the
+same tile shape is best.  Good for choosing; a number to quote needs a measurement.
+"""
+
+from __future__ import annotations
+
+import math
+
+from comfuse.generator.passes.infer import spaces
+from comfuse.generator.phases import PhaseProgram
+from comfuse.generator.plan.gpus import Gpu
+from comfuse.generator.plan.kernel_plan import TileShape
+from comfuse.generator.spec import FusedSpec, Space
+
+LARGE_M = 16384  # the M to plan for if none is given
+
+# Share of the measured peak that the GEMM alone reaches.  Above 1: the peak was measured with a smaller tile.
+_EFFICIENCY = {
+    ("pingpong", 64): 0.85,
+    ("pingpong", 128): 0.97,
+    ("pingpong", 192): 0.99,
+    ("cooperative", 128): 0.92,
+    ("cooperative", 256): 1.1,
+}
+_SINGLE_CTA_EFFICIENCY = 0.97  # no neighbour to share the rows of A with
+_STRADDLING = 1.08  # cost of a row block whose tiles run in two waves, if nothing hides the wait
+_EPILOGUE_CYCLES = 600.0  # to start one
+_EXCHANGE_CYCLES = {"pingpong": 3400.0, "cooperative": 2000.0}  # between the tiles of a row, each time
+_CYCLES_PER_SLOT = {"pingpong": 1.6, "cooperative": 1.45}  # fewer warps hide less latency
+
+
+def floor_us(spec: FusedSpec, gpu: Gpu, m: int) -> float:
+    """Arithmetic at the measured peak or compulsory memory traffic, whichever takes longer."""
+    return 1e6 * max(2.0 * m * spec.n * spec.k / gpu.flops, traffic(spec, m) / gpu.bandwidth)
+
+
+def traffic(spec: FusedSpec, m: int) -> float:
+    """Bytes that must pass through global memory: every tensor once."""
+    elements = {Space.TILE: m * spec.n, Space.ROW: spec.n, Space.COLUMN: m, Space.SCALAR: 0}
+    total = (m + spec.n) * spec.k * spec.dtype.nbytes
+    total += sum(elements[o.space] * o.dtype.nbytes for o in spec.operands)
+    total += sum(elements[spaces(spec)[o.node]] * o.dtype.nbytes for o in spec.outputs)
+    return float(total)
+
+
+def predict_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gpu, m: int) -> float:
+    """Time of one launch.  GEMM, hidden epilogues and memory traffic compete and add as squares."""
+    clusters = gpu.processors // shape.cluster_n
+    work = -(-m // shape.tile_m) * shape.clusters_n(spec.n)
+    waves = -(-work // clusters)
+    mainloop = waves * _mainloop_us(spec, shape, gpu)
+    if program.reductions and shape.schedule == "cooperative" and _straddles(shape, spec.n, work, clusters):
+        mainloop *= _STRADDLING
+    epilogue = _epilogue_us(spec, program, shape, gpu)
+    memory = 1e6 * traffic(spec, m) / gpu.bandwidth
+    if shape.schedule == "pingpong":  # two epilogues run beside a mainloop; the last one is exposed
+        return math.hypot(mainloop, waves * epilogue / 2, memory) + epilogue
+    return math.hypot(mainloop + waves * epilogue, memory)
+
+
+def _straddles(shape: TileShape, n: int, work: int, clusters: int) -> bool:
+    """Whether some row block's tiles run in two waves.  The launcher avoids it where that is free."""
+    whole = clusters // shape.clusters_n(n) * shape.clusters_n(n)
+    return whole == 0 or -(-work // whole) > -(-work // clusters)
+
+
+def _mainloop_us(spec: FusedSpec, shape: TileShape, gpu: Gpu) -> float:
+    efficiency = _EFFICIENCY[shape.schedule, shape.tile_n]
+    if shape.cluster_n == 1:
+        efficiency *= _SINGLE_CTA_EFFICIENCY
+    flops = 2.0 * shape.tile_m * shape.tile_n * spec.k
+    arithmetic = flops * gpu.processors / (gpu.flops * efficiency)
+    loaded = (shape.tile_m / shape.cluster_n + shape.tile_n) * spec.k * spec.dtype.nbytes
+    return 1e6 * max(arithmetic, loaded * gpu.processors / gpu.l2_bandwidth)
+
+
+def _epilogue_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gpu) -> float:
+    slots = program.cost * shape.tile_m * shape.tile_n / 128  # four schedulers of 32 lanes
+    exchanges = sum(bool(phase.reductions) for phase in program.phases) if shape.tiles_n(spec.n) > 1 else 0
+    cycles = (
+        _EPILOGUE_CYCLES
+        + _CYCLES_PER_SLOT[shape.schedule] * slots
+        + _EXCHANGE_CYCLES[shape.schedule] * exchanges
+    )
+    return 1e6 * cycles / gpu.clock

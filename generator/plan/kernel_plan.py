@@ -1,0 +1,91 @@
+"""How a program runs: the planner's answer, and its refusals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from comfuse.generator.phases import PhaseProgram
+from comfuse.generator.spec import FusedSpec
+
+TILE_K = 64
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """One way to cut the work.  A tile is ``tile_m`` x ``tile_n`` of the result, one CTA's at a time."""
+
+    schedule: str  # "pingpong": a tile a warpgroup in turn; "cooperative": two warpgroups halve each tile
+    tile_m: int
+    tile_n: int
+    cluster_n: int  # CTAs that share the rows of A
+
+    @property
+    def label(self) -> str:
+        return f"{self.schedule} {self.tile_m}x{self.tile_n}x{TILE_K}, cluster 1x{self.cluster_n}"
+
+    @property
+    def accumulators(self) -> int:
+        """Registers a thread that hold its part of a tile."""
+        threads = 128 if self.schedule == "pingpong" else 256
+        return self.tile_m * self.tile_n // threads
+
+    @property
+    def rows_per_thread(self) -> int:
+        return 4 if self.schedule == "pingpong" else 2
+
+    def tiles_n(self, n: int) -> int:
+        """Tiles of a row block that hold columns."""
+        return -(-n // self.tile_n)
+
+    def clusters_n(self, n: int) -> int:
+        """Clusters of a row block; the last may have a phantom tile outside the matrix."""
+        return -(-self.tiles_n(n) // self.cluster_n)
+
+
+SHAPES: tuple[TileShape, ...] = tuple(
+    TileShape(schedule, 128, tile_n, cluster_n)
+    for schedule, tile_n in (
+        ("pingpong", 64),
+        ("pingpong", 128),
+        ("pingpong", 192),
+        ("cooperative", 128),
+        ("cooperative", 256),
+    )
+    for cluster_n in (1, 2)
+)
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """Everything that the emitted kernel depends on, and the estimates behind the choice.
+
+    ``scope`` is how far a row reduction reaches: ``"none"`` (there is none), ``"tile"`` (a tile holds
+    whole rows) or ``"row_group"`` (the tiles of a row block exchange partial results).
+    """
+
+    spec: FusedSpec
+    program: PhaseProgram
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    cluster_n: int
+    schedule: str
+    stages: int
+    tile_slots: int
+    scope: str
+    shared_bytes: int
+    registers: int  # estimate, a thread
+    decisions: tuple[str, ...]
+    max_m: int | None  # largest M that this plan is meant for; None: any
+    gpu: str
+    predicted_us: float  # for the M that was asked for
+    floor_us: float  # no kernel can be faster: arithmetic or memory traffic alone
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A tile shape that cannot run a program, and the constraint that it breaks."""
+
+    shape: TileShape
+    constraint: str
+    reason: str
