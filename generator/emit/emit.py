@@ -1,0 +1,74 @@
+"""KernelPlan -> KernelSource: the text of one .cu, types and constants only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import jinja2
+
+from comfuse.generator.emit import layout, names
+from comfuse.generator.emit.declarations import declare
+from comfuse.generator.emit.readable import describe
+from comfuse.generator.ops import camel_case
+from comfuse.generator.plan.kernel_plan import KernelPlan
+
+_PLACEHOLDER = "cf_kernel"  # stands for the name in the text whose digest is part of the name
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """One translation unit.  ``name`` is the kernel's stem: of its file, its symbols, in profiles."""
+
+    name: str
+    text: str
+    plan: KernelPlan
+
+
+def emit(plan: KernelPlan) -> KernelSource:
+    """The source of a planned kernel; equal plans give equal bytes."""
+    name = names.stem(plan, _render(plan, _PLACEHOLDER))
+    return KernelSource(name, _render(plan, name), plan)
+
+
+def _render(plan: KernelPlan, name: str) -> str:
+    declarations = declare(plan.program)
+    return _template().render(
+        name=name,
+        description=[line for text in describe(plan.spec) for line in layout.comment(text)],
+        operands=declarations.operands,
+        constants=declarations.constants,
+        phases=declarations.phases,
+        kernel=_kernel(plan, declarations.tensor_operands),
+    )
+
+
+def _kernel(plan: KernelPlan, operands: list[str]) -> list[str]:
+    phases = ", ".join(f"Phase{i}" for i in range(len(plan.program.phases)))
+    return layout.declaration(
+        "Kernel",
+        "cf::sm90::FusedGemm",
+        [
+            f"cf::Gemm<cf::{plan.spec.dtype.value}, /*N=*/{plan.spec.n}>",
+            f"cf::{camel_case(plan.schedule)}<{plan.tile_m}, {plan.tile_n}, {plan.tile_k}>",
+            f"cf::Cluster<1, {plan.cluster_n}>",
+            f"cf::Stages<{plan.stages}>",
+            f"cf::TileSlots<{plan.tile_slots}>",
+            f"cf::Operands<{', '.join(operands)}>",
+            f"cf::Program<{phases}>",
+        ],
+    )
+
+
+@lru_cache(maxsize=1)
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    return environment.get_template("kernel.cu.jinja")

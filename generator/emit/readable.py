@@ -1,0 +1,75 @@
+"""Programs in readable mathematics, for the comment at the head of a kernel and for ``explain``."""
+
+from __future__ import annotations
+
+from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS
+from comfuse.generator.passes.infer import spaces
+from comfuse.generator.spec import FusedSpec, Space
+
+_PRECEDENCE = {"==": 1, "!=": 1, "<": 2, "<=": 2, ">": 2, ">=": 2, "+": 3, "-": 3, "*": 4, "/": 4}
+_ATOM = 9
+
+
+def describe(spec: FusedSpec) -> list[str]:
+    """One line an output, before it a line for each (M, N) value that is read more than once.
+
+    For example ``x = a @ b.T + bias`` and ``y = (x - mean(x)) * rsqrt(var(x) + eps)``.
+    """
+    writer = _Writer(spec)
+    lines = [f"{writer.names[i]} = {writer.definition(i)}" for i in sorted(writer.names)]
+    return lines + [f"{o.name} = {writer.text(o.node)[0]}" for o in spec.outputs if not writer.says(o.name, o.node)]
+
+
+class _Writer:
+    def __init__(self, spec: FusedSpec) -> None:
+        self.spec = spec
+        self.names = self._shared_values()
+
+    def _shared_values(self) -> dict[int, str]:
+        """Names for the elementwise tile values with several readers, and for what reductions read."""
+        readers = [0] * len(self.spec.nodes)
+        for node in self.spec.nodes:
+            for i in node.inputs:
+                readers[i] += 2 if node.op in REDUCTIONS else 1
+        all_spaces = spaces(self.spec)
+        return {
+            i: node.name
+            for i, node in enumerate(self.spec.nodes)
+            if readers[i] > 1 and node.op in ELEMENTWISE and all_spaces[i] is Space.TILE
+        }
+
+    def says(self, name: str, node: int) -> bool:
+        """True if the line of a shared value says all of an output."""
+        return self.names.get(node) == name
+
+    def text(self, i: int) -> tuple[str, int]:
+        """An expression and its precedence."""
+        if i in self.names:
+            return self.names[i], _ATOM
+        return self._expression(i)
+
+    def definition(self, i: int) -> str:
+        return self._expression(i)[0]
+
+    def _expression(self, i: int) -> tuple[str, int]:
+        node = self.spec.nodes[i]
+        if node.op == "gemm":
+            return "a @ b.T", 4
+        if node.op == "load":
+            return node.name, _ATOM
+        if node.op == "const":
+            value = node.value if node.value is not None else 0.0
+            return f"{value:.9g}", _ATOM if value >= 0 else 3
+        if node.op == "field":
+            argument = self.spec.nodes[node.inputs[0]].inputs[0]
+            return f"{node.field}({self.text(argument)[0]})", _ATOM
+        if node.op in REDUCTIONS:
+            return f"{node.op.removeprefix('row_')}({self.text(node.inputs[0])[0]})", _ATOM
+        infix = ELEMENTWISE[node.op].infix
+        if infix is None:
+            return f"{node.op}({', '.join(self.text(j)[0] for j in node.inputs)})", _ATOM
+        own = _PRECEDENCE[infix]
+        left, right = (self.text(j) for j in node.inputs)
+        left_text = left[0] if left[1] >= own else f"({left[0]})"
+        right_text = right[0] if right[1] > own else f"({right[0]})"
+        return f"{left_text} {infix} {right_text}", own
