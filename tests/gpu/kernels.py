@@ -1,0 +1,49 @@
+"""Builds the kernels of the collected cases, all of them in parallel, before the first test needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from bench.ahead import build_all
+from bench.launch import forced_plan
+from comfuse import library
+from comfuse.generator import emit, plan
+from comfuse.generator.errors import GeneratorError, PlanError
+from comfuse.library import LoadedKernel
+from tests.gpu.support import Case
+
+
+def plan_of(case: Case) -> plan.KernelPlan:
+    """The case's plan.  Raises PlanError where its schedule does not take the program."""
+    if case.schedule is None:
+        return plan.plan(case.spec)
+    schedule, tile = case.schedule.split("-")
+    return forced_plan(case.spec, schedule, int(tile.split("x")[1]), case.cluster_n)
+
+
+class Kernels:
+    """Kernels by case.  A refused plan skips the test that asks for it; a failed build fails it."""
+
+    def __init__(self, cases: Iterable[Case], say: Callable[[str], None]) -> None:
+        self._sources = {str(case): _source(case) for case in cases}
+        self._built = build_all([s for s in self._sources.values() if not isinstance(s, Exception)], say)
+
+    def __call__(self, case: Case) -> LoadedKernel:
+        source = self._sources[str(case)]
+        if isinstance(source, PlanError) and case.schedule is not None:
+            pytest.skip(f"refused: {source}")
+        if isinstance(source, GeneratorError):
+            raise source
+        built = self._built[source.name]
+        if isinstance(built, Exception):
+            raise built
+        return library.load(built)
+
+
+def _source(case: Case) -> emit.KernelSource | GeneratorError:
+    try:
+        return emit.emit(plan_of(case))
+    except GeneratorError as e:
+        return e

@@ -1,0 +1,79 @@
+"""Programs beyond a plain norm, by the plan that the planner chooses: operands and outputs of every kind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from comfuse.generator.spec import DType, Space
+from tests.gpu.programs import (
+    BIAS_GELU,
+    LAYERNORM_MIXED,
+    RELU_PRODUCT,
+    SOFTMAX,
+    gemma_chain,
+    rmsnorm,
+    row_quantisation,
+)
+from tests.gpu.support import Case, Outputs, check, launcher, make_tensors, run
+
+pytestmark = pytest.mark.gpu
+
+CASES = (
+    Case(BIAS_GELU, 200),
+    Case(RELU_PRODUCT, 1000),  # two tile operands in one phase
+    Case(LAYERNORM_MIXED, 768),  # float32 and fp16 operands beside bf16
+    Case(LAYERNORM_MIXED, 768, DType.FP16),
+    *(Case(rmsnorm(n, after=after, offset=offset), n)
+      for n in (200, 1152, 5376) for after, offset in ((False, 0.0), (True, 0.0), (True, 1.0))),
+    Case(SOFTMAX, 200),
+    Case(SOFTMAX, 4104),
+    Case(gemma_chain(768), 768),  # two tile outputs
+    Case(gemma_chain(5376), 5376),
+    Case(row_quantisation(200), 200),  # a column operand, and outputs of shape (M,)
+    Case(row_quantisation(1000), 1000),
+)  # fmt: skip
+STRIDED = (Case(LAYERNORM_MIXED, 768), Case(row_quantisation(200), 200), Case(gemma_chain(768), 768))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_against_float64(case: Case, kernels) -> None:
+    kernel = kernels(case)
+    for m, k in ((1, 72), (129, 40), (1000, 1024), (16344, 64)):
+        t = make_tensors(case, m, k)
+        check(t, run(kernel, t), f"M = {m}, K = {k}")
+
+
+@pytest.mark.parametrize("case", STRIDED, ids=str)
+def test_rows_that_are_further_apart(case: Case, kernels) -> None:
+    """A, B, tile operands and outputs as slices of wider matrices; what lies beside them stays as it is."""
+    kernel = kernels(case)
+    t = make_tensors(case, 257, 72)
+    t.a, t.b = _widened(t.a), _widened(t.b)
+    t.operands = tuple(_widened(o) if o.dim() == 2 else o for o in t.operands)
+    out = Outputs(t)
+    wide = [torch.full((o.shape[0], t.n + 16), 7.0, device=o.device, dtype=o.dtype) for o in out.tensors]
+    out.tensors = tuple(w[:, 8:-8] if o.dim() == 2 else o for w, o in zip(wide, out.tensors, strict=True))
+    launcher(kernel, t, out)()
+    torch.cuda.synchronize()
+    check(t, out.tensors)
+    for w, space in zip(wide, t.output_spaces, strict=True):
+        if space is Space.TILE:
+            assert bool((w[:, :8] == 7).all())
+            assert bool((w[:, -8:] == 7).all())
+
+
+def _widened(x: torch.Tensor) -> torch.Tensor:
+    """The same values as a slice of a matrix with eight more columns on each side, which are NaN."""
+    wide = torch.full((x.shape[0], x.shape[1] + 16), float("nan"), device=x.device, dtype=x.dtype)
+    wide[:, 8:-8] = x
+    return wide[:, 8:-8]
+
+
+@pytest.mark.parametrize("case", [Case(RELU_PRODUCT, 1000)], ids=str)
+def test_one_row_for_all(case: Case, kernels) -> None:
+    """A stride of zero repeats one row of a tile operand."""
+    t = make_tensors(case, 257, 72)
+    gate, residual = t.operands
+    t.operands = (gate, residual[3].expand(257, 1000))
+    check(t, run(kernels(case), t))
