@@ -47,7 +47,9 @@ class Reduction:
     monoid: str  # the C++ type
     evaluate: Callable[[Sequence[float]], tuple[float, ...]]
     cost: float  # issue slots an element
-    fields: dict[str, str] = field(default_factory=lambda: {"value": "value"}, hash=False)  # field -> C++ name
+    fields: dict[str, str] = field(
+        default_factory=lambda: {"value": "value"}, hash=False
+    )  # field -> C++ name
     state_floats: int = 1  # what a row's partial result occupies
 
     @property
@@ -98,7 +100,7 @@ def _exp(x: float) -> float:
 
 def _exp2(x: float) -> float:
     try:
-        return 2.0**x
+        return math.pow(2.0, x)
     except OverflowError:
         return INF
 

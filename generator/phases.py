@@ -153,7 +153,9 @@ class _Splitter:
             if (step := self._step_cost(last, content, content)) is not None
         ]
         if not finished:
-            raise PlanError("no value can be kept from which the rest follows", self.spec.nodes[self.gemm].name)
+            raise PlanError(
+                "no value can be kept from which the rest follows", self.spec.nodes[self.gemm].name
+            )
         # On equal cost the plan that keeps the earlier nodes, so that the answer is unique.
         return list(min(finished)[1])
 
@@ -198,7 +200,8 @@ class _Splitter:
         targets = self.targets(phase) if keep is None else (keep, *self.targets(phase))
         evaluated = self.evaluated(content, targets)
         cost = self._step_cost(phase, content, content if keep is None else keep)
-        assert evaluated is not None and cost is not None
+        assert evaluated is not None
+        assert cost is not None
         return Phase(
             content=content,
             keep=keep,
@@ -212,9 +215,7 @@ class _Splitter:
 
     def _tiles(self, evaluated: list[int], targets: tuple[int, ...]) -> tuple[int, ...]:
         read = [j for i in evaluated for j in self.spec.nodes[i].inputs]
-        operands = [
-            self.spec.nodes[j].operand for j in (*read, *targets) if self.spaces[j] is Space.TILE
-        ]
+        operands = [self.spec.nodes[j].operand for j in (*read, *targets) if self.spaces[j] is Space.TILE]
         return tuple(dict.fromkeys(o for o in operands if o is not None))
 
     def _columns(self, evaluated: list[int], targets: tuple[int, ...]) -> tuple[int, ...]:
@@ -267,7 +268,9 @@ class _Splitter:
                     said.append(f"{nodes[i].name} is loaded again in phase {number}")
                 elif i in evaluated_before:
                     holds = nodes[phase.content].name
-                    said.append(f"{nodes[i].name} is recomputed in phase {number}: the accumulators hold {holds}")
+                    said.append(
+                        f"{nodes[i].name} is recomputed in phase {number}: the accumulators hold {holds}"
+                    )
                 evaluated_before.setdefault(i, number)
             if phase.keep is not None:
                 said.append(f"{nodes[phase.keep].name} is kept in the accumulators from phase {number} on")

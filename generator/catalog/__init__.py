@@ -1,5 +1,7 @@
 """Programs by name: plain specs, built from arguments.  Nothing else in the generator knows of them."""
 
+from __future__ import annotations
+
 from comfuse.generator.catalog.programs import (
     ACTIVATIONS,
     add_rmsnorm,

@@ -190,7 +190,7 @@ def _affine(b: SpecBuilder, bias: DType | None, residual: DType | None, name: st
 
 
 def _rms(b: SpecBuilder, x: int, weight: int | None, eps: int, offset: int | None, *, suffix: str) -> int:
-    mean_square = b.op("div", b.op("row_sumsq", x, name=f"sumsq{suffix}"), b.const(b.n))
+    mean_square = b.op("mul", b.op("row_sumsq", x, name=f"sumsq{suffix}"), b.const(1.0 / b.n, "inverse_n"))
     y = b.op("mul", x, b.op("rsqrt", b.op("add", mean_square, eps), name=f"rrms{suffix}"))
     if weight is None:
         return y

@@ -34,6 +34,7 @@ class _Writer:
         self.namer = Namer()
         self.operand_names = [self.namer.unique(o.name) for o in self.spec.operands]
         self.reduction_index = {r: i for i, r in enumerate(program.reductions)}
+        self.columns = {i for phase in program.phases for i in phase.columns}
         self.constant_names: dict[int, str] = {}
         self.definitions: dict[str, str] = {}  # what an alias stands for -> the alias
         # Of the phase in hand:
@@ -104,7 +105,8 @@ class _Writer:
     def _reduction(self, r: int) -> str:
         node = self.spec.nodes[r]
         head = f"cf::RowReduce<{self.reduction_index[r]}, cf::{REDUCTIONS[node.op].monoid}, "
-        name = self.namer.unique(node.name)
+        # The plain name is for the value that later phases read.
+        name = self.namer.unique(f"reduce_{node.name}" if r in self.columns else node.name)
         argument = self._fitted(node.inputs[0], len(f"using {name} = {head}>;"))
         self.lines.append(f"using {name} = {head}{argument}>;")
         return name

@@ -6,9 +6,17 @@ COLUMNS = 110
 
 
 def declaration(name: str, template: str, arguments: list[str]) -> list[str]:
-    """``using name = template<arguments>;`` over as many lines as it needs, aligned to the bracket."""
-    head = f"using {name} = {template}<"
+    """``using name = template<arguments>;`` over as many lines as it needs, aligned to the bracket.
+
+    The break behind ``=`` comes first where it costs no further line.
+    """
     pieces = [f"{a}," for a in arguments[:-1]] + [f"{arguments[-1] if arguments else ''}>;"]
+    here = _packed(f"using {name} = {template}<", pieces)
+    below = [f"using {name} =", *_packed(f"    {template}<", pieces)]
+    return below if 1 < len(here) >= len(below) else here
+
+
+def _packed(head: str, pieces: list[str]) -> list[str]:
     lines = [head + pieces[0]]
     for piece in pieces[1:]:
         if len(lines[-1]) + 1 + len(piece) <= COLUMNS:

@@ -8,19 +8,18 @@ import re
 from comfuse.generator.plan.kernel_plan import KernelPlan
 
 # C++17 keywords, alternative tokens, and macros of the C, POSIX and CUDA headers that look like names.
-_RESERVED = frozenset(
-    """
-    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl
-    const constexpr const_cast continue decltype default delete do double dynamic_cast else enum explicit
-    export extern false float for friend goto if inline int long mutable namespace new noexcept not not_eq
-    nullptr operator or or_eq private protected public register reinterpret_cast return short signed sizeof
-    static static_assert static_cast struct switch template this thread_local throw true try typedef typeid
-    typename union unsigned using virtual void volatile wchar_t while xor xor_eq
-    char8_t concept consteval constinit requires co_await co_return co_yield final override import module
-    assert errno linux unix major minor stdin stdout stderr isnan isinf isfinite signbit offsetof
-    cf comfuse std Kernel
-    """.split()
-)
+_RESERVED_WORDS = """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class
+    compl const constexpr const_cast continue decltype default delete do double dynamic_cast else enum
+    explicit export extern false float for friend goto if inline int long mutable namespace new noexcept
+    not not_eq nullptr operator or or_eq private protected public register reinterpret_cast return short
+    signed sizeof static static_assert static_cast struct switch template this thread_local throw true try
+    typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq char8_t
+    concept consteval constinit requires co_await co_return co_yield final override import module assert
+    errno linux unix major minor stdin stdout stderr isnan isinf isfinite signbit offsetof cf comfuse std
+    Kernel
+"""
+_RESERVED = frozenset(_RESERVED_WORDS.split())
 
 
 class Namer:

@@ -17,7 +17,9 @@ def describe(spec: FusedSpec) -> list[str]:
     """
     writer = _Writer(spec)
     lines = [f"{writer.names[i]} = {writer.definition(i)}" for i in sorted(writer.names)]
-    return lines + [f"{o.name} = {writer.text(o.node)[0]}" for o in spec.outputs if not writer.says(o.name, o.node)]
+    return lines + [
+        f"{o.name} = {writer.text(o.node)[0]}" for o in spec.outputs if not writer.says(o.name, o.node)
+    ]
 
 
 class _Writer:
@@ -26,11 +28,10 @@ class _Writer:
         self.names = self._shared_values()
 
     def _shared_values(self) -> dict[int, str]:
-        """Names for the elementwise tile values with several readers, and for what reductions read."""
+        """Names for the elementwise tile values with several readers; an output counts as one."""
         readers = [0] * len(self.spec.nodes)
-        for node in self.spec.nodes:
-            for i in node.inputs:
-                readers[i] += 2 if node.op in REDUCTIONS else 1
+        for i in [i for node in self.spec.nodes for i in node.inputs] + [o.node for o in self.spec.outputs]:
+            readers[i] += 1
         all_spaces = spaces(self.spec)
         return {
             i: node.name

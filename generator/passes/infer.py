@@ -47,7 +47,9 @@ def node_space(node: Node, inputs: tuple[Space, ...], operands: tuple[Operand, .
         return Space.SCALAR
     if node.op in REDUCTIONS:
         if inputs[0] not in (Space.TILE, Space.ROW):
-            raise SpecError(node.name, f"{node.op} reads a {inputs[0].value} value; it needs one with columns")
+            raise SpecError(
+                node.name, f"{node.op} reads a {inputs[0].value} value; it needs one with columns"
+            )
         return Space.COLUMN
     space = inputs[0]
     for other in inputs[1:]:

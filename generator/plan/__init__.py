@@ -1,5 +1,7 @@
 """How a program runs on one GPU: tile shape, schedule, shared memory, and why."""
 
+from __future__ import annotations
+
 from comfuse.generator.plan.choose import candidates, plan
 from comfuse.generator.plan.gpus import GPUS, Gpu
 from comfuse.generator.plan.kernel_plan import SHAPES, KernelPlan, Refusal, TileShape

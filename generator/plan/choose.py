@@ -91,10 +91,14 @@ def _decisions(spec: FusedSpec, program: PhaseProgram, shape: TileShape, m: int)
     said = [f"{shape.label}, planned for M = {m}"]
     tiles = shape.tiles_n(spec.n)
     if program.reductions:
-        how = "one tile holds whole rows" if tiles == 1 else f"the {tiles} tiles of a row block exchange partials"
+        how = (
+            "one tile holds whole rows"
+            if tiles == 1
+            else f"the {tiles} tiles of a row block exchange partials"
+        )
         said.append(f"row reductions: {how}")
     if tiles % shape.cluster_n:
-        said.append(f"{tiles} tiles a row do not fill clusters of {shape.cluster_n}: one phantom tile a row block")
+        said.append(f"{tiles} tiles a row block in clusters of {shape.cluster_n}: one is a phantom")
     if memory.operand_count(spec, Space.TILE):
         said.append("tile operands stream through shared memory in chunks of 64 columns")
     return tuple(said)

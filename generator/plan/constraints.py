@@ -75,7 +75,8 @@ def shared_memory_fits(c: Candidate) -> str | None:
     if c.stages >= memory.MIN_STAGES:
         return None
     least = memory.shared_bytes(c.spec, c.shape, memory.MIN_STAGES, c.slots)
-    return f"needs {least} bytes of shared memory for {memory.MIN_STAGES} stages, the GPU has {c.gpu.shared_bytes}"
+    have = c.gpu.shared_bytes
+    return f"{memory.MIN_STAGES} stages need {least} bytes of shared memory, the GPU has {have}"
 
 
 def registers_fit(c: Candidate) -> str | None:
@@ -91,7 +92,7 @@ def row_group_is_resident(c: Candidate) -> str | None:
     if not c.program.reductions or c.shape.clusters_n(c.spec.n) <= clusters:
         return None
     most = clusters * c.shape.cluster_n * c.shape.tile_n
-    return f"a row reduction over N = {c.spec.n} spans more tiles than the GPU holds at once; N <= {most} fits"
+    return f"a row reduction over N = {c.spec.n} spans more tiles than can run at once; N <= {most} fits"
 
 
 def cluster_is_used(c: Candidate) -> str | None:
