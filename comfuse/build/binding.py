@@ -1,0 +1,94 @@
+"""The C++ library between torch and the kernels: shipped with the package, or built at first use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from comfuse import settings
+from comfuse.build import cache
+from comfuse.build.cache import BuiltKernel
+from comfuse.build.compile import compile_cxx, cxx_flags
+from comfuse.build.toolkit import BINDING_DIR, INCLUDE_DIR, find_cxx
+from comfuse.errors import BuildError, JitDisabledError
+
+NAME = "comfuse_torch"
+#: Where setup.py puts the library that it builds at install.
+PREBUILT_DIR = Path(__file__).resolve().parents[1] / "lib"
+
+
+def source_digest() -> str:
+    """Hash of all that the binding is made from.  It is part of a prebuilt library's file name, so that one
+    left behind by other sources is never loaded."""
+    files = [*sorted(BINDING_DIR.glob("*.h")), *sources(), INCLUDE_DIR / "comfuse" / "abi.h"]
+    parts = [part for file in files for part in (file.name, file.read_text())]
+    return cache.hash_text(*parts, *cxx_flags())[:16]
+
+
+def sources() -> list[Path]:
+    return sorted(BINDING_DIR.glob("*.cpp"))
+
+
+def prebuilt_path() -> Path:
+    return PREBUILT_DIR / f"{NAME}-{source_digest()}.so"
+
+
+def find_binding() -> Path | None:
+    """The binding's library if it is built: the one that came with the package, else one in the cache."""
+    prebuilt = prebuilt_path()
+    if prebuilt.is_file():
+        return prebuilt
+    found = cache.find(_entry())
+    return found.path if found is not None else None
+
+
+def build_binding() -> Path:
+    """The binding's library, built now if it is not there (g++ only, about 10 s).
+
+    Raises:
+        JitDisabledError: it is not built and ``COMFUSE_JIT=off``.
+        ToolchainError: there is no C++ compiler.
+        BuildError: the compiler refused.
+        CacheError: the cache cannot be used.
+    """
+    found = find_binding()
+    if found is not None:
+        return found
+    if settings.jit() == "off":
+        raise JitDisabledError("ComFuse's torch binding")
+    find_cxx()
+    with cache.locked(_entry(), _nothing):
+        built = cache.find(_entry())
+        if built is None:
+            with cache.private_folder(_entry()) as folder:
+                built = _publish(folder, compile_into(folder, _nothing))
+    return built.path
+
+
+def compile_into(folder: Path, tick: Callable[[], None]) -> Path:
+    """Compiles the binding in ``folder``, which must be empty; what setup.py calls."""
+    try:
+        return compile_cxx(NAME, sources(), folder, tick)
+    except BuildError as e:
+        kept = cache.keep_failed(NAME, {"build.log": folder / "build.log"})
+        raise BuildError(NAME, BINDING_DIR, kept / "build.log", e.message) from None
+
+
+def _publish(folder: Path, library: Path) -> BuiltKernel:
+    manifest = {"name": NAME, "library": f"{NAME}.so", "torch": _torch_version(), "built": time.time()}
+    return cache.publish(_entry(), {f"{NAME}.so": library, "build.log": folder / "build.log"}, manifest)
+
+
+def _entry() -> str:
+    return f"{NAME}-{source_digest()}-{cache.hash_text(_torch_version())[:8]}"
+
+
+def _torch_version() -> str:
+    import torch
+
+    return torch.__version__
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,125 @@
+#include "table.h"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <stdexcept>
+#include <unordered_map>
+
+#include "cuda_api.h"
+#include "errors.h"
+
+namespace comfuse::binding {
+namespace {
+
+struct Entry {
+  std::string spec;
+  Program program;
+  std::deque<Kernel> kernels;          // owns; a deque does not move what it holds
+  std::vector<Kernel const*> by_size;  // ordered by max_m
+};
+
+struct Table {
+  std::mutex mutex;
+  std::deque<Entry> entries;
+  std::unordered_map<std::string_view, Entry*> index;  // keys are the entries' own texts
+};
+
+// Leaked, as everything here that a call may still use while the process ends.
+Table& table() {
+  static Table* const instance = new Table;
+  return *instance;
+}
+
+std::atomic<CfResolver> resolver{nullptr};
+thread_local std::string resolver_error;
+
+std::vector<Slot> copy(CfSlot const* slots, int count) {
+  std::vector<Slot> result;
+  for (int i = 0; i < count; ++i)
+    result.push_back({slots[i].name, CfSpace(slots[i].space), CfDType(slots[i].dtype)});
+  return result;
+}
+
+Found lookup(std::string_view spec, int64_t m) {
+  std::lock_guard<std::mutex> lock(table().mutex);
+  auto const found = table().index.find(spec);
+  if (found == table().index.end()) return {};
+  for (Kernel const* kernel : found->second->by_size)
+    if (m <= kernel->max_m) return {&found->second->program, kernel};
+  return {&found->second->program, nullptr};
+}
+
+// Kernels are sm_90a code; 0: not asked yet, 1: yes, 2: no.
+bool runs_on(int device) {
+  static std::atomic<int> known[64];
+  if (device < 0 || device >= 64) return false;
+  int state = known[device].load(std::memory_order_relaxed);
+  if (state == 0) {
+    int major, minor;
+    check_cuda(cuda().device_attribute(&major, kComputeMajor, device), "cudaDeviceGetAttribute");
+    check_cuda(cuda().device_attribute(&minor, kComputeMinor, device), "cudaDeviceGetAttribute");
+    state = major == 9 && minor == 0 ? 1 : 2;
+    known[device].store(state, std::memory_order_relaxed);
+  }
+  return state == 1;
+}
+
+}  // namespace
+
+Found find(std::string_view spec, int64_t m, int device) {
+  bool const usable = runs_on(device);
+  Found found = lookup(spec, m);
+  if (usable && found.kernel != nullptr) return found;
+
+  CfResolver const resolve = resolver.load();
+  if (resolve == nullptr) fail("LoadError", "the binding was loaded without comfuse; import comfuse first");
+  int const answer = resolve(spec.data(), int64_t(spec.size()), m, device);
+  if (answer > 1) throw std::runtime_error("comfuse: " + resolver_error);
+  found = lookup(spec, m);
+  if (found.program == nullptr) fail("LoadError", "the resolver registered no program");
+  if (answer == 1) found.kernel = nullptr;
+  if (answer == 0 && found.kernel == nullptr) fail("LoadError", "the resolver registered no kernel");
+  return found;
+}
+
+}  // namespace comfuse::binding
+
+using namespace comfuse::binding;
+
+#define CF_BINDING_API extern "C" __attribute__((visibility("default")))
+
+// Registers what a spec is; a second registration changes nothing.
+CF_BINDING_API void comfuse_register_program(char const* spec, int64_t length, CfProgram const* facts) {
+  std::lock_guard<std::mutex> lock(table().mutex);
+  if (table().index.count(std::string_view(spec, size_t(length)))) return;
+  Program program{facts->n,
+                  facts->k,
+                  CfDType(facts->dtype),
+                  facts->scalar_count,
+                  copy(facts->operands, facts->operand_count),
+                  copy(facts->outputs, facts->output_count)};
+  table().entries.push_back({std::string(spec, size_t(length)), std::move(program), {}, {}});
+  Entry& entry = table().entries.back();
+  table().index.emplace(entry.spec, &entry);
+}
+
+// Adds a kernel to a registered spec; of two with one max_m the later serves.  Returns 0, or 1 if the spec is unknown.
+CF_BINDING_API int comfuse_register_kernel(char const* spec, int64_t length, int64_t max_m, char const* name,
+                                           void* launch, void* workspace) {
+  std::lock_guard<std::mutex> lock(table().mutex);
+  auto const found = table().index.find(std::string_view(spec, size_t(length)));
+  if (found == table().index.end()) return 1;
+  Entry& entry = *found->second;
+  entry.kernels.push_back({max_m, name, reinterpret_cast<LaunchFunction>(launch),
+                           reinterpret_cast<WorkspaceFunction>(workspace)});
+  auto const place = std::lower_bound(entry.by_size.begin(), entry.by_size.end(), max_m,
+                                      [](Kernel const* kernel, int64_t value) { return kernel->max_m < value; });
+  entry.by_size.insert(place, &entry.kernels.back());
+  return 0;
+}
+
+CF_BINDING_API void comfuse_set_resolver(CfResolver function) { resolver.store(function); }
+
+// Called by the resolver, on its thread, before it returns 2.
+CF_BINDING_API void comfuse_set_error(char const* message) { resolver_error = message; }
