@@ -1,0 +1,33 @@
+"""The front end: the only room that reads fx graphs.
+
+``capture`` turns a function and example inputs into an aten graph, ``lower`` the graph into a FusedSpec by
+the table in ``handlers``; ``region`` says which argument is what, and ``fuse`` does all of it at a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from comfuse.frontend.errors import TraceError
+from comfuse.frontend.region import TracedRegion, trace_region
+from comfuse.generator.spec import FusedSpec
+
+__all__ = ["TraceError", "TracedRegion", "trace", "trace_region"]
+
+
+def trace(fn: Callable[..., Any], *example_inputs: Any) -> FusedSpec:
+    """What ``fn`` computes, as a spec: one GEMM and everything behind it.
+
+    Args:
+        fn: a function of tensors and numbers.  Among its tensors are A, ``(..., K)``, and a weight
+            ``(N, K)`` in bfloat16 or float16; others are (..., N) tiles, (N,) rows or (..., 1) columns in
+            bfloat16, float16 or float32.
+        example_inputs: positional arguments for it.  Fake and meta tensors suffice; no GPU is needed.
+            A float becomes a run-time scalar where ``fn`` does not need its value.
+
+    Raises:
+        TraceError: ``fn`` is not one fused kernel; names the node, its place in the source, and the reason.
+        ArgumentError: an input of an unsupported type, or tensors on several devices.
+    """
+    return trace_region(fn, example_inputs).spec

@@ -1,0 +1,205 @@
+"""From a Python function and example inputs to a flat aten graph, without touching a device."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx.traceback
+from torch._decomp import get_decompositions
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from comfuse.errors import ArgumentError, DeviceError
+from comfuse.frontend import views
+from comfuse.frontend.errors import TraceError
+from comfuse.frontend.source import LocationRecorder, failed_at
+
+aten = torch.ops.aten
+
+# Operators that are rewritten in terms of others before the lowering sees them.  What the lowering knows
+# by itself (layer_norm, softmax, gelu, ...) stays whole, so that its values keep their names.
+_DECOMPOSED = get_decompositions(
+    [
+        aten.addcdiv,
+        aten.addcmul,
+        aten.celu,
+        aten.elu,
+        aten.hardshrink,
+        aten.hardsigmoid,
+        aten.hardswish,
+        aten.lerp,
+        aten.log_sigmoid_forward,
+        aten.logit,
+        aten.logsumexp,
+        aten.mish,
+        aten.nan_to_num,
+        aten.selu,
+        aten.softshrink,
+        aten.std,
+        aten.std_mean,
+        aten.threshold,
+        *([aten._fused_rms_norm] if hasattr(aten, "_fused_rms_norm") else []),
+    ]
+)
+
+_CONSTANTS = (bool, int, str, type(None), torch.dtype)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A function as an aten graph.
+
+    Attributes:
+        module: the graph, free of mutations and dead code.
+        names: the name of each argument, by its position.
+        arguments: the position of the argument behind each placeholder.
+        scalars: positions of Python floats that are run-time scalars (0-dim placeholders in the graph).
+        outputs: the graph's results, flat.
+        structure: how the function packed its results.
+    """
+
+    module: torch.fx.GraphModule
+    names: tuple[str, ...]
+    arguments: dict[torch.fx.Node, int]
+    scalars: frozenset[int]
+    outputs: tuple[torch.fx.Node, ...]
+    structure: pytree.TreeSpec
+
+    @property
+    def graph(self) -> torch.fx.Graph:
+        return self.module.graph
+
+
+def capture(fn: Callable[..., Any], inputs: Sequence[Any]) -> Captured:
+    """Captures ``fn(*inputs)``.
+
+    Tensors may be real, fake or on the meta device: only their shapes, strides, dtypes and devices are
+    read.  A Python float becomes a run-time scalar if ``fn`` only computes with it; where ``fn`` needs its
+    value (``F.layer_norm(..., eps)``, ``if scale > 1``), all floats are constants, as ints, bools,
+    strings, dtypes and None always are.
+
+    Raises:
+        ArgumentError, DeviceError: an input of another type, or tensors on several devices.
+        TraceError: ``fn`` raised, mutates an argument, or decides by the values of a tensor.
+    """
+    names = argument_names(fn, len(inputs))
+    _check(names, inputs)
+    floats = frozenset(i for i, x in enumerate(inputs) if isinstance(x, float))
+    if floats:
+        try:
+            return _capture(fn, inputs, names, floats)
+        except TraceError:
+            pass  # fn may need the values: try once more with constants, and report what that raises
+    return _capture(fn, inputs, names, frozenset())
+
+
+def argument_names(fn: Callable[..., Any], count: int) -> tuple[str, ...]:
+    """The names of the first ``count`` positional arguments of ``fn``."""
+    names: list[str] = []
+    try:
+        for p in inspect.signature(fn).parameters.values():
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+                names.append(p.name)
+            elif p.kind is p.VAR_POSITIONAL:
+                names.extend(f"{p.name}{i}" for i in range(count - len(names)))
+    except (TypeError, ValueError):  # a builtin without a signature
+        pass
+    names.extend(f"arg{i}" for i in range(len(names), count))
+    return tuple(names[:count])
+
+
+def _check(names: Sequence[str], inputs: Sequence[Any]) -> None:
+    device: torch.device | None = None
+    for name, x in zip(names, inputs, strict=True):
+        if isinstance(x, torch.Tensor):
+            if x.layout is not torch.strided:
+                raise ArgumentError("trace", name, f"a tensor of layout {x.layout}", "strided tensors")
+            if x.dim() and device not in (None, x.device):
+                raise DeviceError("trace", name, f"on {x.device}", f"the device of the others, {device}")
+            device = x.device if x.dim() else device
+        elif not isinstance(x, (float, *_CONSTANTS)):
+            raise ArgumentError(
+                "trace", name, f"a {type(x).__name__}", "a tensor, float, int, bool, str, dtype or None",
+                "unpack containers and pass the parameters of a module as arguments",
+            )  # fmt: skip
+
+
+def _capture(
+    fn: Callable[..., Any], inputs: Sequence[Any], names: tuple[str, ...], scalars: frozenset[int]
+) -> Captured:
+    traced = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) or i in scalars]
+    structure: pytree.TreeSpec | None = None
+
+    def flat(*values: torch.Tensor) -> list[torch.Tensor]:
+        nonlocal structure
+        full = list(inputs)
+        for i, value in zip(traced, values, strict=True):
+            full[i] = value
+        results, structure = pytree.tree_flatten(fn(*full))
+        for result in results:
+            if not isinstance(result, torch.Tensor):
+                raise TraceError(f"the function returns a {type(result).__name__}; return tensors only")
+        return results
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        fakes = [_fake(inputs[i]) for i in traced]
+    try:
+        with mode, torch.no_grad(), torch.fx.traceback.preserve_node_meta(), LocationRecorder():
+            module = make_fx(
+                torch.func.functionalize(flat, remove="mutations"), decomposition_table=_DECOMPOSED
+            )(*fakes)
+    except TraceError:
+        raise
+    except DataDependentOutputException as e:
+        raise TraceError(
+            "the function needs the values of a tensor (an if on a tensor, .item(), float(t)), which are not "
+            "known when it is traced",
+            location=failed_at(e),
+        ) from e
+    except Exception as e:
+        what = str(e).strip().split("\n")[0]
+        raise TraceError(
+            f"the function raised {type(e).__name__} while it was traced: {what}", location=failed_at(e)
+        ) from e
+    assert structure is not None
+    module.graph.eliminate_dead_code()
+    _drop_mutations(module.graph)
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    arguments = dict(zip(placeholders, traced, strict=True))
+    for node, i in arguments.items():
+        node.meta["argument"] = names[i]
+    output = module.graph.output_node().args[0]
+    outputs = tuple(output) if isinstance(output, list | tuple) else (output,)
+    return Captured(module, names, arguments, scalars, outputs, structure)
+
+
+def _drop_mutations(graph: torch.fx.Graph) -> None:
+    """Makes in-place operators on values that nobody else reads functional.
+
+    The user's own are gone by now; torch's composite functions (rms_norm) leave some behind.
+    """
+    for node in graph.nodes:
+        name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
+        if node.op != "call_function" or not name.endswith("_") or not node.target._schema.is_mutable:
+            continue
+        changed = node.args[0]
+        if (
+            changed.op == "call_function"
+            and len(changed.users) == 1
+            and views.source_of_view(changed) is None
+        ):
+            node.target = getattr(getattr(aten, name[:-1]), node.target._overloadname)
+
+
+def _fake(x: Any) -> torch.Tensor:
+    """A tensor of the same shape without data; a new one each time, so that f(t, t) has two arguments."""
+    if not isinstance(x, torch.Tensor):
+        return torch.empty((), dtype=torch.float32)
+    device = "cpu" if x.device.type == "meta" else x.device
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)

@@ -1,0 +1,27 @@
+"""What the front end raises when it cannot take a function."""
+
+from __future__ import annotations
+
+from comfuse.errors import ComFuseError
+
+
+class TraceError(ComFuseError):
+    """A function, or one node of its graph, that no fused kernel can be made of.
+
+    Attributes:
+        node: the fx node at fault, e.g. ``"mm_1"``, or None where the function as a whole is.
+        reason: why it cannot be taken, and what to do.
+        location: ``"file:line"`` of the user's source that made the node, or None if unknown.
+        target: the operator of the node, e.g. ``"aten.mm.default"``, or None.
+    """
+
+    def __init__(
+        self, reason: str, *, node: str | None = None, location: str | None = None, target: str | None = None
+    ) -> None:
+        subject = "" if node is None else node if target is None else f"{node} ({target})"
+        where = "" if location is None else f" at {location}"
+        super().__init__(f"{subject}{where}: {reason}" if subject or where else reason)
+        self.node = node
+        self.reason = reason
+        self.location = location
+        self.target = target
