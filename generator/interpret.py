@@ -91,6 +91,8 @@ class _Values:
             if node.op == "gemm" or node.operand in self.forbidden_operands:
                 raise KeyError(f"{node.name} is not at hand in this phase")
             for j in node.inputs:
+                if self.spec.nodes[j].op in REDUCTIONS and j not in self.known:
+                    raise KeyError(f"{self.spec.nodes[j].name} is not finished in this phase")
                 self.evaluate(j)
         self.known[i] = self._value(i, node)
 
