@@ -39,7 +39,7 @@ class Frame:
 
 
 def frame_of(shape: Shape, inputs: Sequence[Value], m: int, n: int) -> Frame | None:
-    """The frame of a node with a result of ``shape``, of whose inputs these depend on the GEMM, if it has one."""
+    """The frame of a node whose result has ``shape``; ``inputs`` are those that depend on the GEMM."""
     is_tile = shape[-1:] == (n,) and math.prod(shape[:-1]) == m
     if any(v.space is Space.TILE for v in inputs):
         return Frame(shape, True) if is_tile else None

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ class LocationRecorder(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None and not _is_users(frame.f_code.co_filename):
             frame = frame.f_back
         if frame is not None:

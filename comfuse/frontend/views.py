@@ -138,9 +138,9 @@ def matrix_b(gemm: torch.fx.Node, node: torch.fx.Node) -> Matrix:
     if not transposed or shape != (n, k):
         raise refuse(
             gemm,
-            f"its right factor {name_of(found.placeholder)} of shape {shape} is used as a (K, N) matrix; only "
-            f"weights of shape (N, K) = ({n}, {k}), as torch.nn.Linear has them, are taken: store the transpose "
-            "once (w = w.t().contiguous()) and write F.linear(x, w) or x @ w.t()",
+            f"its right factor {name_of(found.placeholder)} of shape {shape} is used as a (K, N) matrix; "
+            f"only weights of shape (N, K) = ({n}, {k}), as torch.nn.Linear has them, are taken: store the "
+            "transpose once (w = w.t().contiguous()) and write F.linear(x, w) or x @ w.t()",
         )
     return found
 

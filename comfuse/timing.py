@@ -1,0 +1,73 @@
+"""Times of several callables in one process: CUDA graphs, interleaved, medians.
+
+A card's clocks drift by 5 to 20 % from one process to the next, so only ratios of times taken side by
+side mean anything: every round replays the graph of each candidate once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+LAUNCHES_PER_GRAPH = 10
+WARM_UP_ROUNDS = 3
+# Shorter rests let the clocks sink within a round, longer ones only cost time.
+REST_SECONDS = 0.003
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Microseconds a launch: the median over rounds, the 10th and the 90th percentile."""
+
+    us: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(samples: list[float]) -> Timing:
+        ordered = sorted(samples)
+        last = len(ordered) - 1
+        return Timing(median(ordered), ordered[round(0.1 * last)], ordered[round(0.9 * last)])
+
+
+def capture(call: Callable[[], object], launches: int = LAUNCHES_PER_GRAPH) -> torch.cuda.CUDAGraph:
+    """A graph of that many calls in a row."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            call()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(launches):
+                call()
+    torch.cuda.synchronize()
+    return graph
+
+
+def time_interleaved(
+    graphs: Mapping[str, torch.cuda.CUDAGraph],
+    rounds: int,
+    launches: int = LAUNCHES_PER_GRAPH,
+) -> dict[str, Timing]:
+    """Replay the graphs in turn, each round starting with another one."""
+    names = list(graphs)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for round_number in range(WARM_UP_ROUNDS + rounds):
+        shift = round_number % len(names)
+        for name in names[shift:] + names[:shift]:
+            time.sleep(REST_SECONDS)
+            begin = torch.cuda.Event(enable_timing=True)
+            end = torch.cuda.Event(enable_timing=True)
+            begin.record()
+            graphs[name].replay()
+            end.record()
+            end.synchronize()
+            if round_number >= WARM_UP_ROUNDS:
+                samples[name].append(begin.elapsed_time(end) / launches * 1000)
+    return {name: Timing.of(s) for name, s in samples.items()}
