@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from comfuse.errors import LaunchError
 from comfuse.generator import plan
@@ -23,28 +23,26 @@ _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(abi.Args), ctypes.c_void
 
 def forced_plan(
     spec: FusedSpec, schedule: str, tile_n: int, cluster_n: int | None = None, m: int | None = None
-) -> Any:
+) -> plan.KernelPlan:
     """The planner's candidate of this schedule and tile; of several, the one with the largest cluster.
 
     Raises:
         PlanError: the planner refuses them all, for the reason it gives.
     """
-    candidates = plan.candidates(spec, "h200", m)
-    accepted = [
-        c for c in candidates if isinstance(c, plan.KernelPlan) and _is(c, schedule, tile_n, cluster_n)
-    ]
-    if accepted:
-        return max(accepted, key=lambda c: c.cluster_n)
-    refusals = [c for c in candidates if not isinstance(c, plan.KernelPlan)]
-    reasons = [c.reason for c in refusals if _is(c, schedule, tile_n, cluster_n)]
-    raise PlanError(reasons[0] if reasons else f"no candidate is {schedule} with a 128x{tile_n} tile")
-
-
-def _is(candidate: Any, schedule: str, tile_n: int, cluster_n: int | None) -> bool:
-    return (candidate.schedule, candidate.tile_n) == (schedule, tile_n) and cluster_n in (
-        None,
-        candidate.cluster_n,
-    )
+    plans, reasons = [], []
+    for candidate in plan.candidates(spec, "h200", m):
+        shape = candidate.shape if isinstance(candidate, plan.Refusal) else candidate
+        if (shape.schedule, shape.tile_n) != (schedule, tile_n) or cluster_n not in (None, shape.cluster_n):
+            continue
+        if isinstance(candidate, plan.Refusal):
+            reasons.append(candidate.reason)
+        else:
+            plans.append(candidate)
+    if not plans:
+        raise PlanError(
+            reasons[0] if reasons else f"the planner knows no {schedule} with a 128x{tile_n} tile"
+        )
+    return max(plans, key=lambda p: p.cluster_n)
 
 
 def prepare(

@@ -23,9 +23,9 @@ def measure(w: Workload, chosen: tuple[Provider, ...], process: int, rounds: int
     """Verify every provider on one workload, then time those that are right side by side."""
     import torch
 
-    from bench import timing
     from bench.programs import make_inputs
     from bench.verify import Reference, poisoned
+    from comfuse import timing
 
     inputs = make_inputs(w, seed=1 + process)
     reference = Reference(w, inputs)

@@ -1,45 +1,37 @@
-"""Skips without a Hopper GPU, builds kernels up front, ends a process whose CUDA context is lost."""
+"""Builds kernels up front; ends a process whose CUDA context is lost."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
-
-def _no_gpu() -> str | None:
-    """Why these tests cannot run here, None if they can."""
-    if not torch.cuda.is_available():
-        return "no CUDA device"
-    capability = torch.cuda.get_device_capability()
-    if capability != (9, 0):
-        return f"{torch.cuda.get_device_name()} has compute capability {capability}, Hopper's is (9, 0)"
-    return None
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("gpu") and (reason := _no_gpu()):
-        pytest.skip(f"needs a Hopper GPU: {reason}")
+if TYPE_CHECKING:
+    from tests.gpu.kernels import Kernels
 
 
 @pytest.fixture(scope="session")
-def kernels(request: pytest.FixtureRequest):
-    """A function from a Case to its loaded kernel; builds those of all collected tests at once."""
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    """A function from a Case to its loaded kernel.
+
+    Builds at once what all collected tests need: the Cases among their parameters, and what the
+    ``specs_ahead`` functions of their modules name.
+    """
     from tests.gpu.kernels import Kernels
     from tests.gpu.support import Case
 
-    cases = {
-        str(value): value
-        for item in request.session.items
-        for value in getattr(getattr(item, "callspec", None), "params", {}).values()
-        if isinstance(value, Case)
-    }
+    items = request.session.items
+    parameters = [p for i in items if hasattr(i, "callspec") for p in i.callspec.params.values()]
+    modules = {i.module.__name__: i.module for i in items if hasattr(i, "module")}
+    ahead = [m.specs_ahead() for m in modules.values() if hasattr(m, "specs_ahead")]
     reporter = request.config.pluginmanager.get_plugin("terminalreporter")
     say = reporter.write_line if reporter is not None else lambda line: print(line, file=sys.stderr)
-    return Kernels(cases.values(), say)
+    cases = [p for p in parameters if isinstance(p, Case)]
+    return Kernels(cases, [spec for specs in ahead for spec in specs], say)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from bench.launch import forced_plan
 from comfuse import library
 from comfuse.generator import emit, plan
 from comfuse.generator.errors import GeneratorError, PlanError
+from comfuse.generator.spec import FusedSpec
 from comfuse.library import LoadedKernel
 from tests.gpu.support import Case
 
@@ -24,11 +25,16 @@ def plan_of(case: Case) -> plan.KernelPlan:
 
 
 class Kernels:
-    """Kernels by case.  A refused plan skips the test that asks for it; a failed build fails it."""
+    """Kernels by case.  A refused plan skips the test that asks for it; a failed build fails it.
 
-    def __init__(self, cases: Iterable[Case], say: Callable[[str], None]) -> None:
-        self._sources = {str(case): _source(case) for case in cases}
-        self._built = build_all([s for s in self._sources.values() if not isinstance(s, Exception)], say)
+    ``ahead`` are specs whose planned kernels are built too: the ops find them in the cache.
+    """
+
+    def __init__(self, cases: Iterable[Case], ahead: Iterable[FusedSpec], say: Callable[[str], None]) -> None:
+        self._sources = {str(case): _source(lambda c=case: plan_of(c)) for case in cases}
+        planned = [_source(lambda s=spec: plan.plan(s)) for spec in ahead]
+        sources = [s for s in (*self._sources.values(), *planned) if not isinstance(s, Exception)]
+        self._built = build_all(sources, say)
 
     def __call__(self, case: Case) -> LoadedKernel:
         source = self._sources[str(case)]
@@ -42,8 +48,8 @@ class Kernels:
         return library.load(built)
 
 
-def _source(case: Case) -> emit.KernelSource | GeneratorError:
+def _source(make_plan: Callable[[], plan.KernelPlan]) -> emit.KernelSource | GeneratorError:
     try:
-        return emit.emit(plan_of(case))
+        return emit.emit(make_plan())
     except GeneratorError as e:
         return e
