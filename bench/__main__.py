@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from bench import providers, report, workloads
+from bench.ahead import build_all, sources_of
 from bench.environment import header
 from bench.processes import run_process
 from bench.report import Row
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     report.write(path, [head])
     if "comfuse" in provider_names:
-        _build_ahead(chosen)
+        build_all(sources_of(chosen))
 
     rows: list[Row] = []
 
@@ -69,13 +70,6 @@ def main(arguments: list[str] | None = None) -> int:
         run_process([w.name for w in chosen], provider_names, process, options.rounds, log, keep)
     print(f"\n{_describe(head)}\n{report.table(rows)}\nrows: {path}")
     return 1 if any(r.failure for r in rows) else 0
-
-
-def _build_ahead(chosen: tuple[workloads.Workload, ...]) -> None:
-    """Compile the kernels in parallel; a failure here is reported again, as its workload's own."""
-    from bench.ahead import build_ahead
-
-    build_ahead(chosen)
 
 
 def _report(files: list[Path]) -> int:

@@ -61,8 +61,8 @@ def spec_of(w: Workload) -> Any:
     )
 
 
-def build_ahead(chosen: Iterable[Workload]) -> None:
-    """The kernels that the ops will ask for; failures are printed, and raised where they are asked for."""
+def sources_of(chosen: Iterable[Workload]) -> list[Any]:
+    """The KernelSources that the ops will ask for; a refusal is printed, and raised where it is asked for."""
     from comfuse.generator import emit, plan
 
     sources = []
@@ -71,4 +71,4 @@ def build_ahead(chosen: Iterable[Workload]) -> None:
             sources.append(emit.emit(plan.plan(spec_of(w), m=w.m)))
         except ValueError as e:
             print(f"{w.name}: {type(e).__name__}: {e}")
-    build_all(sources)
+    return sources

@@ -113,7 +113,7 @@ def main() -> int:
     report.write(path, compiles)
     for c in compiles:
         print(f"{c['kernel']:36} {c.get('seconds', c.get('failure'))}", flush=True)
-    build_all(_own_sources(chosen))
+    build_all(own_sources(chosen))
 
     rows: list[Row] = []
 
@@ -128,7 +128,8 @@ def main() -> int:
     return 1 if any(r.failure for r in rows) else 0
 
 
-def _own_sources(chosen: Sequence[workloads.Workload]) -> list[Any]:
+def own_sources(chosen: Sequence[workloads.Workload]) -> list[Any]:
+    """The KernelSources of our own contenders; what the planner refuses is printed."""
     sources = []
     for w in chosen:
         for schedule, tile_n in providers.OWN_PLANS:

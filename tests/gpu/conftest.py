@@ -21,17 +21,11 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
     Builds at once what all collected tests need: the Cases among their parameters, and what the
     ``specs_ahead`` functions of their modules name.
     """
-    from tests.gpu.kernels import Kernels
-    from tests.gpu.support import Case
+    from tests.gpu.kernels import Kernels, needed_by
 
-    items = request.session.items
-    parameters = [p for i in items if hasattr(i, "callspec") for p in i.callspec.params.values()]
-    modules = {i.module.__name__: i.module for i in items if hasattr(i, "module")}
-    ahead = [m.specs_ahead() for m in modules.values() if hasattr(m, "specs_ahead")]
     reporter = request.config.pluginmanager.get_plugin("terminalreporter")
     say = reporter.write_line if reporter is not None else lambda line: print(line, file=sys.stderr)
-    cases = [p for p in parameters if isinstance(p, Case)]
-    return Kernels(cases, [spec for specs in ahead for spec in specs], say)
+    return Kernels(*needed_by(request.session.items), say)
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,20 @@ from comfuse.library import LoadedKernel
 from tests.gpu.support import Case
 
 
+def needed_by(items: Iterable[pytest.Item]) -> tuple[list[Case], list[FusedSpec]]:
+    """The Cases among the tests' parameters, and what the ``specs_ahead`` of their modules name."""
+    items = [i for i in items if isinstance(i, pytest.Function)]
+    parameters = [p for i in items if hasattr(i, "callspec") for p in i.callspec.params.values()]
+    modules = {i.module.__name__: i.module for i in items}
+    ahead: list[FusedSpec] = []
+    for name, module in modules.items():
+        try:
+            ahead += getattr(module, "specs_ahead", list)()
+        except Exception as e:  # the module's own tests will fail of it; the others need their kernels
+            print(f"{name}.specs_ahead: {type(e).__name__}: {e}")
+    return [p for p in parameters if isinstance(p, Case)], ahead
+
+
 def plan_of(case: Case) -> plan.KernelPlan:
     """The case's plan.  Raises PlanError where its schedule does not take the program."""
     if case.schedule is None:

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# One visit to a machine with a Hopper GPU: tests, sanitizer, benchmarks, each stage under its own time limit.
+#
+#   bench/on_gpu.sh                          all stages
+#   bench/on_gpu.sh build tests plain        some of them, in this order
+#
+# Stages: build tests sanitizer plain overhead bench rmsnorm
+# Environment:
+#   OUT              results and logs go here (default: bench/results)
+#   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
+#   TEST_ARGS BENCH_ARGS PLAIN_ARGS RMSNORM_ARGS   more arguments for a stage
+#   LIMIT_<STAGE>    seconds, e.g. LIMIT_TESTS=200
+# Wheels in .whl/ are installed first, into a folder of their own.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+stages=("$@")
+[ ${#stages[@]} -gt 0 ] || stages=(build tests sanitizer plain overhead bench)
+out=${OUT:-bench/results}
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+logs=$(mktemp -d)
+export PYTHONUNBUFFERED=1
+export COMFUSE_MAX_JOBS=${COMFUSE_MAX_JOBS:-$(nproc)}
+export COMFUSE_CACHE_DIR=${COMFUSE_CACHE_DIR:-$(pwd)/build/cache}
+export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$(pwd)/build/inductor}
+mkdir -p "$COMFUSE_CACHE_DIR" "$TORCHINDUCTOR_CACHE_DIR"
+
+if compgen -G '.whl/*.whl' >/dev/null; then
+  site=${SITE:-/tmp/site}
+  python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" .whl/*.whl ||
+    exit 1
+  export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}"
+fi
+export PYTHONPATH="$(pwd)${PYTHONPATH:+:$PYTHONPATH}"
+
+summary=()
+failed=0
+
+# stage NAME SECONDS COMMAND...: run it under a limit, keep its log, remember how it ended.
+stage() {
+  local name=$1 limit=$2 log="$logs/$1.log" code begin=$SECONDS upper=${1^^}
+  shift 2
+  local override="LIMIT_${upper//-/_}"
+  limit=${!override:-$limit}
+  echo "=== $name (at most $limit s)"
+  timeout --kill-after=10 "$limit" "$@" 2>&1 | tee "$log" | tail -n "${TAIL:-40}"
+  code=${PIPESTATUS[0]}
+  [ "$code" -eq 0 ] || failed=1
+  [ "$code" -ne 124 ] || code="124 (time limit)"
+  summary+=("$(printf '%-18s exit %-16s %4d s   %s' "$name" "$code" $((SECONDS - begin)) "$(last_line "$log")")")
+}
+
+last_line() { grep -v '^[[:space:]]*$' "$1" | grep -v '^rows: ' | tail -n 1 | cut -c1-150; }
+
+run_stage() {
+  case $1 in
+    build) # all kernels that the later stages need, 16 at a time; nothing is launched
+      stage build-tests 200 python3 -m tests.gpu.build
+      stage build-bench 120 python3 -m bench.build
+      ;;
+    tests)
+      # Several processes: a kernel that traps ends one of them, and its successor goes on.
+      local workers=()
+      python3 -c 'import xdist' 2>/dev/null && workers=(-n "${TEST_WORKERS:-4}")
+      # shellcheck disable=SC2086
+      stage tests 300 python3 -m pytest tests/gpu -m gpu -q --tb=short --maxfail=60 "${workers[@]}" ${TEST_ARGS:-}
+      ;;
+    sanitizer)
+      stage sanitizer-build 120 python3 -m tests.gpu.sanitize --build
+      PYTORCH_NO_CUDA_MEMORY_CACHING=1 stage memcheck 150 compute-sanitizer --tool memcheck --error-exitcode 9 \
+        --print-limit 20 python3 -m tests.gpu.sanitize
+      local p
+      for p in bare layernorm; do # the plain GEMM first: the others are held against it
+        stage "racecheck-$p" 120 compute-sanitizer --tool racecheck --print-limit 20 \
+          python3 -m tests.gpu.sanitize --programs "$p"
+      done
+      ;;
+    # shellcheck disable=SC2086
+    plain) stage plain 240 python3 -m bench.plain_gemm --output "$out" ${PLAIN_ARGS:-} ;;
+    overhead) TAIL=20 stage overhead 240 python3 -m bench.overhead --output "$out" ;;
+    # shellcheck disable=SC2086
+    bench) stage bench 500 python3 -m bench postnorm --output "$out" ${BENCH_ARGS:-} ;;
+    # shellcheck disable=SC2086
+    rmsnorm) stage rmsnorm 500 python3 -m bench rmsnorm --processes 1 --output "$out" ${RMSNORM_ARGS:-} ;;
+    *)
+      echo "no stage '$1'; there are: build tests sanitizer plain overhead bench rmsnorm" >&2
+      exit 2
+      ;;
+  esac
+}
+
+for s in "${stages[@]}"; do run_stage "$s"; done
+
+for f in "$out"/*.log; do [ -e "$f" ] && mv "$f" "$logs/"; done
+tar -czf "$out/logs.tar.gz" -C "$logs" .
+echo
+echo "=== summary"
+printf '%s\n' "${summary[@]}"
+echo "results: $out"
+exit $failed
