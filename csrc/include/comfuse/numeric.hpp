@@ -60,4 +60,15 @@ __device__ __forceinline__ float from_float<float>(float x) {
   return x;
 }
 
+// Two neighbouring elements, at an address aligned for both.
+template <class T>
+__device__ __forceinline__ float2 load_pair(T const* p) {
+  if constexpr (sizeof(T) == 4) {
+    return *reinterpret_cast<float2 const*>(p);
+  } else {
+    uint32_t const bits = *reinterpret_cast<uint32_t const*>(p);
+    return make_float2(Pair<T>::first(bits), Pair<T>::second(bits));
+  }
+}
+
 }  // namespace comfuse

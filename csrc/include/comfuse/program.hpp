@@ -100,7 +100,7 @@ struct Stages {
   static constexpr int value = Count;
 };
 template <int Count>
-struct TileSlots {
+struct TileSlots {  // a warpgroup's slots for tile operands, each of 64 rows by 64 columns
   static constexpr int value = Count;
 };
 
@@ -158,6 +158,19 @@ constexpr int max_tile_element(List<X...>) {
   ((bytes = IsTile<X>::value && int(sizeof(typename ElementOf<X>::type)) > bytes
                 ? int(sizeof(typename ElementOf<X>::type))
                 : bytes),
+   ...);
+  return bytes;
+}
+
+// Bytes that the vectors among a list's members take for one tile: all of them, or those before T.
+template <class T, int TileM, int TileN, class... X>
+constexpr int vector_bytes(List<X...>) {
+  int bytes = 0;
+  bool found = false;
+  ((found = found || std::is_same<T, X>::value,
+    bytes += found ? 0
+                   : int(sizeof(typename ElementOf<X>::type)) *
+                         (IsRowVector<X>::value ? TileN : (IsColumnVector<X>::value ? TileM : 0))),
    ...);
   return bytes;
 }

@@ -57,36 +57,29 @@ class Epilogue {
   static constexpr int kChunks = Kernel::TileN / 64;
 
  public:
-  struct Shared {  // in shared memory
-    uint8_t* slots;
-    float *row_vectors, *column_vectors;  // two buffers each
+  // This warpgroup's part of shared memory: a ring of slots for tile operands, a buffer for vectors.
+  struct Shared {
+    uint8_t *slots, *vectors;
     uint64_t *slot_full, *slot_empty, *vector_full, *vector_empty;
   };
 
   CF_DEVICE Epilogue(Params const& params, Shared const& shared, int warpgroup)
       : params_(params),
         shared_(shared),
-        parity_(params.parity_counter, gridDim.x * Kernel::kConsumerWarps),
-        warpgroup_(warpgroup) {
+        parity_(params.parity_counter, gridDim.x * Kernel::kConsumerWarps) {
     int const lane = lane_id(), warp = warp_id() % 4, q = lane % 4;
     row_ = (Kernel::kPingpong ? 0 : warpgroup * 64) + warp * 16;
     owned_row_ = row_ + (kFragments == 2 ? (q / 2) * 64 : 0) + (q % 2) * 8 + lane / 4;
   }
 
-  // The slots of the other warpgroup's tiles pass by too.
-  CF_DEVICE void skip_item() {
-    if constexpr (Kernel::kLoadsPerItem > 0) slot_.advance(Kernel::kLoadsPerItem);
-    ++sequence_;
-  }
-
   CF_DEVICE void run(typename Kernel::Accumulator& accumulator, Item const& item) {
-    if constexpr (Kernel::kVectors) wait(shared_.vector_full[sequence_ % 2], sequence_ / 2 % 2);
+    if constexpr (Kernel::kVectorBytes > 0) wait(*shared_.vector_full, vector_phase_);
     run_phases(accumulator, item, typename Kernel::Program{});
-    if constexpr (Kernel::kVectors) {
+    if constexpr (Kernel::kVectorBytes > 0) {
       __syncwarp();
-      if (lane_id() == 0) arrive(shared_.vector_empty[sequence_ % 2]);
+      if (lane_id() == 0) arrive(*shared_.vector_empty);
+      vector_phase_ ^= 1;
     }
-    ++sequence_;
   }
 
   CF_DEVICE void leave() const {
@@ -98,7 +91,6 @@ class Epilogue {
   template <class PhaseT>
   struct RowSource {
     Epilogue const& epilogue;
-    float const* column_vectors;  // the owned row's entries, in shared memory
     float values[PhaseT::Columns::size + 1];
   };
 
@@ -108,7 +100,8 @@ class Epilogue {
   }
   template <class P, int I, class T>
   CF_DEVICE static float evaluate_row(RowSource<P> const& s, ColumnVector<I, T>) {
-    return s.column_vectors[Kernel::template column_vector_offset<ColumnVector<I, T>>];
+    auto const* x = reinterpret_cast<T const*>(s.epilogue.shared_.vectors + Kernel::template vector_offset<ColumnVector<I, T>>);
+    return to_float(x[s.epilogue.owned_row_]);
   }
   template <class P, int I>
   CF_DEVICE static float evaluate_row(RowSource<P> const& s, Scalar<I>) {
@@ -135,14 +128,14 @@ class Epilogue {
   template <class P>
   CF_DEVICE void run_phase(typename Kernel::Accumulator& accumulator, Item const& item) {
     float columns[P::Columns::size + 1][kRows];
-    RowSource<P> rows{*this, shared_.column_vectors + sequence_ % 2 * Kernel::kColumnVectorFloats + owned_row_, {}};
+    RowSource<P> rows{*this, {}};
     evaluate_columns(rows, columns, typename P::Columns{});
     store_columns(rows, item, typename P::Effects{});
 
     int const valid_columns = min(Kernel::TileN, Kernel::N - item.column());
     Reducers<typename P::Effects, kRows> reducers;
     FragmentSource<Kernel, P> source;
-    source.row_vectors = shared_.row_vectors + sequence_ % 2 * Kernel::kRowVectorFloats + 2 * (lane_id() % 4);
+    source.vectors = shared_.vectors;
     source.columns = columns;
     source.scalars = params_.scalars;
 #pragma unroll
@@ -194,26 +187,21 @@ class Epilogue {
           from_float<T>(evaluate_row(rows, X{}));
   }
 
-  // ---- tile operands: a slot holds 64 rows of 64 columns, and this warpgroup reads kFragments slots
-  // of each operand a chunk.  In the cooperative schedule the other warpgroup's slots lie between.
+  // ---- tile operands: a slot holds 64 rows of 64 columns
   template <class P>
   struct Slots {
     uint32_t index[kFragments][P::Tiles::size + 1], address[kFragments][P::Tiles::size + 1];
   };
   template <class P>
   CF_DEVICE void acquire(Slots<P>& slots) {
-    if constexpr (P::Tiles::size > 0) {
-      if constexpr (!Kernel::kPingpong) slot_.advance(warpgroup_ * P::Tiles::size);
 #pragma unroll
-      for (int i = 0; i < kFragments; ++i) {
+    for (int i = 0; i < kFragments; ++i) {
 #pragma unroll
-        for (int t = 0; t < P::Tiles::size; ++t, slot_.advance()) {
-          wait(shared_.slot_full[slot_.slot], slot_.phase);
-          slots.index[i][t] = slot_.slot;
-          slots.address[i][t] = cute::cast_smem_ptr_to_uint(shared_.slots) + slot_.slot * Kernel::kSlotBytes;
-        }
+      for (int t = 0; t < P::Tiles::size; ++t, slot_.advance()) {
+        wait(shared_.slot_full[slot_.slot], slot_.phase);
+        slots.index[i][t] = slot_.slot;
+        slots.address[i][t] = cute::cast_smem_ptr_to_uint(shared_.slots) + slot_.slot * Kernel::kSlotBytes;
       }
-      if constexpr (!Kernel::kPingpong) slot_.advance((1 - warpgroup_) * P::Tiles::size);
     }
   }
   template <class P>
@@ -330,10 +318,9 @@ class Epilogue {
   LaunchParity parity_;
   Stats<typename Kernel::Program> stats_;
   RingPosition<(Kernel::kSlots > 0 ? Kernel::kSlots : 1)> slot_;
-  uint32_t sequence_ = 0;  // items of this CTA so far, the other warpgroup's included
-  int warpgroup_;
-  int row_;                // first of the warp's 16 rows in the tile
-  int owned_row_;          // the row in the tile that this thread owns
+  uint32_t vector_phase_ = 0;
+  int row_;        // first of the warp's 16 rows in the tile
+  int owned_row_;  // the row in the tile that this thread owns
 };
 
 }  // namespace comfuse::sm90

@@ -21,7 +21,7 @@ struct Fragment {
 template <class Kernel, class PhaseT>
 struct FragmentSource {
   Fragment acc;
-  float const* row_vectors;                       // this thread's first column, in shared memory
+  uint8_t const* vectors;                          // the tile's part of every vector, in shared memory
   float const (*columns)[2 * Kernel::kFragments];  // [column of the phase][2 i + half]
   float const* scalars;
   uint32_t const* tiles;                           // the slots that hold the tile operands' values
@@ -79,11 +79,12 @@ CF_DEVICE Fragment read(Env const&, Imm<Bits>) {
 
 template <class Kernel, class P, int Index, class T>
 CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, RowVector<Index, T>) {
-  float const* x = source.row_vectors + Kernel::template row_vector_offset<RowVector<Index, T>> + source.column;
+  auto const* x = reinterpret_cast<T const*>(source.vectors + Kernel::template vector_offset<RowVector<Index, T>>) +
+                  source.column + 2 * (lane_id() % 4);
   Fragment f;
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    float2 pair = *reinterpret_cast<float2 const*>(x + 8 * j);
+    float2 const pair = load_pair(x + 8 * j);
     f.v[4 * j] = f.v[4 * j + 2] = pair.x;
     f.v[4 * j + 1] = f.v[4 * j + 3] = pair.y;
   }

@@ -32,25 +32,15 @@ struct FusedGemm {
 
   // ---- threads
   static constexpr int kThreads = 3 * kWarpgroup, kConsumerWarps = 8;
-  static constexpr int kConsumersOfTile = kPingpong ? 4 : 8;  // warps
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 
   // ---- operands
   static constexpr int kTileOperands = count_of<IsTile>(OperandList{});
   static constexpr int kSlots = kTileOperands > 0 ? SlotsT::value : 0;
   static constexpr int kSlotBytes = 64 * 64 * max_tile_element(OperandList{});
-  static constexpr int kRowVectorFloats = count_of<IsRowVector>(OperandList{}) * TileN;
-  static constexpr int kColumnVectorFloats = count_of<IsColumnVector>(OperandList{}) * TileM;
-  static constexpr bool kVectors = kRowVectorFloats + kColumnVectorFloats > 0;
+  static constexpr int kVectorBytes = vector_bytes<void, TileM, TileN>(OperandList{});
   template <class V>
-  static constexpr int row_vector_offset = index_among<IsRowVector, V>(OperandList{}) * TileN;
-  template <class V>
-  static constexpr int column_vector_offset = index_among<IsColumnVector, V>(OperandList{}) * TileM;
-  template <class... P>
-  static constexpr int loads_per_item(List<P...>) {
-    return (0 + ... + P::Tiles::size) * (TileM / 64) * (TileN / 64);
-  }
-  static constexpr int kLoadsPerItem = loads_per_item(Program{});
+  static constexpr int vector_offset = vector_bytes<V, TileM, TileN>(OperandList{});
 
   // ---- row reductions
   template <class... P>
@@ -64,9 +54,13 @@ struct FusedGemm {
 
   // ---- shared memory
   static constexpr int kSlotsOffset = Main::kStages * Main::kStageBytes;
-  static constexpr int kVectorsOffset = kSlotsOffset + kSlots * kSlotBytes;
-  static constexpr int kBarriersOffset = kVectorsOffset + 2 * (kRowVectorFloats + kColumnVectorFloats) * 4;
-  static constexpr int kSharedBytes = kBarriersOffset + (2 * Main::kStages + 2 * kSlots + 4) * 8;
+  // Each consumer warpgroup has a ring of slots of its own, for its own rows: its waits then see every
+  // lap of their barriers, which a parity bit needs.  Vectors belong to a tile: in pingpong each
+  // warpgroup has a buffer, in the cooperative schedule both read one.
+  static constexpr int kVectorBuffers = kPingpong ? 2 : 1;
+  static constexpr int kVectorsOffset = kSlotsOffset + 2 * kSlots * kSlotBytes;
+  static constexpr int kBarriersOffset = kVectorsOffset + kVectorBuffers * kVectorBytes;
+  static constexpr int kSharedBytes = kBarriersOffset + (2 * Main::kStages + 4 * kSlots + 2 * kVectorBuffers) * 8;
   static_assert(kSharedBytes <= 232448, "the plan needs more shared memory than a CTA can have");
 
   struct Params {
@@ -80,29 +74,18 @@ struct FusedGemm {
 
   CF_DEVICE static void run(Params const& params) {
     extern __shared__ __align__(1024) uint8_t memory[];
-    typename Main::Shared main;
-    typename Epilogue<FusedGemm>::Shared epilogue;
-    auto* barrier = reinterpret_cast<uint64_t*>(memory + kBarriersOffset);
-    main.stages = memory;
-    main.full = barrier;
-    main.empty = main.full + Main::kStages;
-    epilogue.slots = memory + kSlotsOffset;
-    epilogue.row_vectors = reinterpret_cast<float*>(memory + kVectorsOffset);
-    epilogue.column_vectors = epilogue.row_vectors + 2 * kRowVectorFloats;
-    epilogue.slot_full = main.empty + Main::kStages;
-    epilogue.slot_empty = epilogue.slot_full + kSlots;
-    epilogue.vector_full = epilogue.slot_empty + kSlots;
-    epilogue.vector_empty = epilogue.vector_full + 2;
-
+    auto* barriers = reinterpret_cast<uint64_t*>(memory + kBarriersOffset);
+    typename Main::Shared const main{memory, barriers, barriers + Main::kStages};
     if (threadIdx.x == 0) {
       Main::init(main);
-      for (int i = 0; i < kSlots; ++i) {
-        Barrier::init(epilogue.slot_full + i, 1);
-        Barrier::init(epilogue.slot_empty + i, 4);  // the warps of 64 rows
-      }
-      for (int i = 0; i < 2; ++i) {
-        Barrier::init(epilogue.vector_full + i, 32);
-        Barrier::init(epilogue.vector_empty + i, kConsumersOfTile);
+      for (int w = 0; w < 2; ++w) {
+        auto const shared = epilogue_memory(memory, w);
+        for (int i = 0; i < kSlots; ++i) {
+          Barrier::init(shared.slot_full + i, 1);
+          Barrier::init(shared.slot_empty + i, 4);
+        }
+        Barrier::init(shared.vector_full, 32);
+        Barrier::init(shared.vector_empty, kConsumerWarps / kVectorBuffers);
       }
       cutlass::arch::fence_barrier_init();
     }
@@ -114,13 +97,13 @@ struct FusedGemm {
       cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
       int const warp = warp_id();
       if (warp == 0 && lane_id() == 0) produce_gemm(params, main, scheduler);
-      if (warp == 1 && lane_id() == 0) produce_tiles(params, epilogue, scheduler, OperandList{});
-      if (warp == 2) produce_vectors(params, epilogue, scheduler);
+      if (warp == 1 && lane_id() == 0) produce_tiles(params, memory, scheduler);
+      if (warp == 2) produce_vectors(params, memory, scheduler);
       __syncwarp();
       if constexpr (ClusterN > 1) synchronize();
     } else {
       cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
-      consume(params, main, epilogue, scheduler, warpgroup - 1);
+      consume(params, main, epilogue_memory(memory, warpgroup - 1), scheduler, warpgroup - 1);
       if constexpr (ClusterN > 1) synchronize();
     }
   }
@@ -135,6 +118,20 @@ struct FusedGemm {
     }
   }
 
+  // Warpgroup `w`'s part: slots and vectors, then behind the GEMM's barriers its own.
+  using EpilogueShared = typename Epilogue<FusedGemm>::Shared;
+  CF_DEVICE static EpilogueShared epilogue_memory(uint8_t* memory, int w) {
+    auto* slot_barriers = reinterpret_cast<uint64_t*>(memory + kBarriersOffset) + 2 * Main::kStages;
+    auto* vector_barriers = slot_barriers + 4 * kSlots;
+    int const buffer = kVectorBuffers == 2 ? w : 0;
+    return {memory + kSlotsOffset + w * kSlots * kSlotBytes,
+            memory + kVectorsOffset + buffer * kVectorBytes,
+            slot_barriers + 2 * w * kSlots,
+            slot_barriers + (2 * w + 1) * kSlots,
+            vector_barriers + 2 * buffer,
+            vector_barriers + 2 * buffer + 1};
+  }
+
   CF_DEVICE static void produce_gemm(Params const& params, typename Main::Shared const& shared, Scheduler scheduler) {
     typename Main::Position position;
     for (; !scheduler.done(); scheduler.advance()) {
@@ -144,31 +141,40 @@ struct FusedGemm {
     if constexpr (ClusterN > 1) Main::drain(shared, position);
   }
 
-  // Tile operands, in the order in which the consumers' phases read them.
-  template <class... Operand>
-  CF_DEVICE static void produce_tiles(Params const& params, typename Epilogue<FusedGemm>::Shared const& shared,
-                                      Scheduler scheduler, List<Operand...>) {
-    if constexpr (kLoadsPerItem > 0) {
-      RingPosition<kSlots> position;
-      for (; !scheduler.done(); scheduler.advance()) produce_phases(params, shared, scheduler.item(), position, Program{});
+  // Tile operands, each warpgroup's in the order in which its phases read them.
+  CF_DEVICE static void produce_tiles(Params const& params, uint8_t* memory, Scheduler scheduler) {
+    if constexpr (kSlots > 0) {
+      RingPosition<kSlots> mine, other;
+      for (int w = 0; !scheduler.done(); scheduler.advance()) {
+        produce_phases(params, memory, scheduler.item(), w, mine, other, Program{});
+        if constexpr (kPingpong) {
+          auto const swapped = mine;
+          mine = other, other = swapped, w ^= 1;
+        }
+      }
     }
   }
   template <class Item, class Position, class... P>
-  CF_DEVICE static void produce_phases(Params const& params, typename Epilogue<FusedGemm>::Shared const& shared,
-                                       Item const& item, Position& position, List<P...>) {
-    (produce_phase(params, shared, item, position, typename P::Tiles{}), ...);
+  CF_DEVICE static void produce_phases(Params const& params, uint8_t* memory, Item const& item, int w, Position& mine,
+                                       Position& other, List<P...>) {
+    (produce_phase(params, memory, item, w, mine, other, typename P::Tiles{}), ...);
   }
+  // Pingpong: all 64-row halves go to warpgroup w.  Cooperative: each to its own.
   template <class Item, class Position, class... Leaf>
-  CF_DEVICE static void produce_phase(Params const& params, typename Epilogue<FusedGemm>::Shared const& shared,
-                                      Item const& item, Position& position, List<Leaf...>) {
+  CF_DEVICE static void produce_phase(Params const& params, uint8_t* memory, Item const& item, int w, Position& mine,
+                                      Position& other, List<Leaf...>) {
     if constexpr (sizeof...(Leaf) > 0)
-      for (int chunk = 0; chunk < TileN / 64; ++chunk)
-        for (int half = 0; half < TileM / 64; ++half)
-          (produce_slot(params, shared, item.row() + half * 64, item.column() + chunk * 64, position, Leaf{}), ...);
+      for (int chunk = 0; chunk < TileN / 64; ++chunk) {
+        int const row = item.row(), column = item.column() + chunk * 64;
+        (produce_slot(params, epilogue_memory(memory, w), row, column, mine, Leaf{}), ...);
+        (produce_slot(params, epilogue_memory(memory, kPingpong ? w : 1), row + 64, column, kPingpong ? mine : other,
+                      Leaf{}),
+         ...);
+      }
   }
   template <class Position, class Leaf>
-  CF_DEVICE static void produce_slot(Params const& params, typename Epilogue<FusedGemm>::Shared const& shared, int row,
-                                     int column, Position& position, Leaf) {
+  CF_DEVICE static void produce_slot(Params const& params, EpilogueShared const& shared, int row, int column,
+                                     Position& position, Leaf) {
     constexpr int kBytes = sizeof(typename ElementOf<Leaf>::type), kBoxColumns = 128 / kBytes;
     constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     wait(shared.slot_empty[position.slot], position.phase ^ 1);
@@ -181,52 +187,48 @@ struct FusedGemm {
     position.advance();
   }
 
-  // Vectors, converted to float32; entries beyond the matrix are zero.
-  CF_DEVICE static void produce_vectors(Params const& params, typename Epilogue<FusedGemm>::Shared const& shared,
-                                        Scheduler scheduler) {
-    if constexpr (kVectors) {
+  // The tile's part of every vector, as it is in memory; entries beyond the matrix are zero.
+  CF_DEVICE static void produce_vectors(Params const& params, uint8_t* memory, Scheduler scheduler) {
+    if constexpr (kVectorBytes > 0) {
       for (uint32_t sequence = 0; !scheduler.done(); scheduler.advance(), ++sequence) {
-        auto const item = scheduler.item();
-        wait(shared.vector_empty[sequence % 2], sequence / 2 % 2 ^ 1);
-        float* rows = shared.row_vectors + sequence % 2 * kRowVectorFloats;
-        float* columns = shared.column_vectors + sequence % 2 * kColumnVectorFloats;
-        copy_vectors(params, item, rows, columns, OperandList{});
-        arrive(shared.vector_full[sequence % 2]);
+        auto const shared = epilogue_memory(memory, sequence % kVectorBuffers);
+        wait(*shared.vector_empty, sequence / kVectorBuffers % 2 ^ 1);
+        copy_vectors(params, scheduler.item(), shared.vectors, OperandList{});
+        arrive(*shared.vector_full);
       }
     }
   }
   template <class Item, class... Operand>
-  CF_DEVICE static void copy_vectors(Params const& params, Item const& item, float* rows, float* columns,
-                                     List<Operand...>) {
-    (copy_vector(params, item, rows, columns, Operand{}), ...);
+  CF_DEVICE static void copy_vectors(Params const& params, Item const& item, uint8_t* to, List<Operand...>) {
+    (copy_vector(params, item, to, Operand{}), ...);
   }
   template <class Item, class Operand>
-  CF_DEVICE static void copy_vector(Params const& params, Item const& item, float* rows, float* columns, Operand) {
+  CF_DEVICE static void copy_vector(Params const& params, Item const& item, uint8_t* to, Operand) {
     if constexpr (IsRowVector<Operand>::value)
-      copy_entries<Operand>(params, rows + row_vector_offset<Operand>, item.column(), N, TileN);
+      copy_entries<Operand>(params, to + vector_offset<Operand>, item.column(), N, TileN);
     if constexpr (IsColumnVector<Operand>::value)
-      copy_entries<Operand>(params, columns + column_vector_offset<Operand>, item.row(), params.m, TileM);
+      copy_entries<Operand>(params, to + vector_offset<Operand>, item.row(), params.m, TileM);
   }
   template <class Operand>
-  CF_DEVICE static void copy_entries(Params const& params, float* to, int first, int end, int count) {
+  CF_DEVICE static void copy_entries(Params const& params, uint8_t* to, int first, int end, int count) {
     using T = typename ElementOf<Operand>::type;
     CfTensor const& from = params.operands[ElementOf<Operand>::index];
 #pragma unroll 4
     for (int i = lane_id(); i < count; i += 32)
-      to[i] = first + i < end ? to_float(static_cast<T const*>(from.data)[(first + i) * from.stride]) : 0.f;
+      reinterpret_cast<T*>(to)[i] =
+          first + i < end ? static_cast<T const*>(from.data)[(first + i) * from.stride] : from_float<T>(0.f);
   }
 
-  CF_DEVICE static void consume(Params const& params, typename Main::Shared const& main,
-                                typename Epilogue<FusedGemm>::Shared const& shared, Scheduler scheduler, int warpgroup) {
+  CF_DEVICE static void consume(Params const& params, typename Main::Shared const& main, EpilogueShared const& shared,
+                                Scheduler scheduler, int warpgroup) {
     Epilogue<FusedGemm> epilogue(params, shared, warpgroup);
     typename Main::Position position;
     Accumulator accumulator;
     if constexpr (kPingpong) {
-      // Named barrier 1 + w gives warpgroup w its turn to multiply.  Each skips what the other consumes.
+      // Named barrier 1 + w gives warpgroup w its turn to multiply.  Each skips the K blocks of the other.
       if (warpgroup == 1) {
         named_arrive(1);
         position.advance(params.k_blocks);
-        epilogue.skip_item();
         scheduler.advance();
       }
       for (; !scheduler.done(); scheduler.advance(2)) {
@@ -236,7 +238,6 @@ struct FusedGemm {
         Main::finish(main, position, accumulator);
         epilogue.run(accumulator, scheduler.item());
         position.advance(params.k_blocks);
-        epilogue.skip_item();
       }
     } else {
       for (; !scheduler.done(); scheduler.advance()) {
