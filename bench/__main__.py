@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench import providers, report, workloads
+from bench import overhead, plain_gemm, providers, report, workloads
 from bench.ahead import build_all, sources_of
 from bench.environment import header
 from bench.processes import run_process
@@ -77,8 +77,15 @@ def _report(files: list[Path]) -> int:
         print("bench: report needs at least one results file", file=sys.stderr)
         return 2
     for path in files:
-        head, rows = report.read(path)
-        print(f"{_describe(head)}\n{report.table(rows)}\n")
+        head, records = report.read(path)
+        rows = report.rows_of(records)
+        if head["experiment"] == "plain_gemm":
+            table = plain_gemm.table(rows, [r for r in records if r["record"] == "compile"])
+        elif head["experiment"] == "overhead":
+            table = overhead.table(records)
+        else:
+            table = report.table(rows)
+        print(f"{_describe(head)}\n{table}\n")
     return 0
 
 

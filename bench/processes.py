@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bench.environment import ROOT
-from bench.report import Row
+from bench.report import Row, rows_of
 
 # Between two lines of a worker: one provider may compile and tune for long in the first process.
 SILENCE_SECONDS = 240.0
@@ -47,7 +47,7 @@ def run_process(
                         left.remove(current)
                     current = line["workload"]
                 else:
-                    on_row(Row(**{k: v for k, v in line.items() if k != "record"}))
+                    on_row(*rows_of([line]))
             reason = worker.failure()
         except TimeoutError:
             reason = f"no result within {silence_seconds:.0f} s; the process was stopped"

@@ -47,8 +47,8 @@ def write(path: Path, records: Iterable[dict[str, Any]]) -> None:
             file.write(json.dumps(record) + "\n")
 
 
-def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
-    """The header and the rows of a results file.
+def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The header and the other records of a results file.
 
     Raises:
         ValueError: the file does not begin with a header.
@@ -56,8 +56,11 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
     records = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
     if not records or records[0].get("record") != "header":
         raise ValueError(f"{path} is no results file: its first line is not a header")
-    rows = [Row(**{k: v for k, v in r.items() if k != "record"}) for r in records if r["record"] == "row"]
-    return records[0], rows
+    return records[0], records[1:]
+
+
+def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
+    return [Row(**{k: v for k, v in r.items() if k != "record"}) for r in records if r["record"] == "row"]
 
 
 def record(row: Row) -> dict[str, Any]:
