@@ -93,10 +93,11 @@ def _describe(head: dict[str, object]) -> str:
     gpu = head.get("gpu") or {}
     assert isinstance(gpu, dict)
     name = gpu.get("name", "no GPU")
+    processes = head.get("processes")
+    over = f"; medians over {processes} processes [smallest-largest]" if processes else ""
     return (
         f"{head['experiment']} on {name}, driver {gpu.get('driver_version', '-')}, torch {head['torch']}, "
-        f"CUTLASS {head['cutlass']}, commit {head['commit']}, {head['date']}; "
-        f"medians over {head.get('processes', '?')} processes [smallest-largest]"
+        f"CUTLASS {head['cutlass']}, commit {head['commit']}, {head['date']}{over}"
     )
 
 

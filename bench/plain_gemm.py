@@ -52,9 +52,10 @@ def compile_times() -> list[dict[str, Any]]:
 
 
 def table(rows: Sequence[Row], compiles: Sequence[dict[str, Any]]) -> str:
-    """Each contender's best variant a shape, in us, and own over stock in speed; then compile seconds."""
+    """Each contender's best variant a shape and own over stock in speed; all variants; compile seconds."""
     contenders = {"stock": [p.name for p in providers.STOCK], "own": [p.name for p in providers.OWN]}
-    body, ratios = [], []
+    variants = ["mm", *contenders["stock"], *contenders["own"]]
+    body, ratios, everything = [], [], []
     for name in dict.fromkeys(r.workload for r in rows):
         times: dict[int, dict[str, float]] = {}
         for r in rows:
@@ -72,6 +73,7 @@ def table(rows: Sequence[Row], compiles: Sequence[dict[str, Any]]) -> str:
             ratios.append(Spread.of(speeds))
         cells.append(ratios[-1].text(3) if speeds else "-")
         body.append(cells)
+        everything.append([cells[0], *(_median(times, [v])[0] for v in variants)])
     mean = report.geomean(r.median for r in ratios)
     verdict = ""
     if mean is not None:
@@ -81,6 +83,7 @@ def table(rows: Sequence[Row], compiles: Sequence[dict[str, Any]]) -> str:
     seconds = [[c["kernel"], c.get("seconds", "-"), c.get("failure", "")] for c in compiles]
     parts = [
         tabulate(body, headers, tablefmt="github", disable_numparse=True),
+        tabulate(everything, ["us", *variants], tablefmt="github", disable_numparse=True),
         tabulate(seconds, ["kernel", "nvcc s", ""], tablefmt="github"),
     ]
     failed = [
