@@ -25,7 +25,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("files", nargs="*", type=Path, help="results files, for 'report'")
     parser.add_argument("--processes", type=int, default=3, help="fresh processes to take medians over")
     parser.add_argument(
-        "--providers", nargs="+", default=list(providers.DEFAULT), choices=list(providers.PROVIDERS)
+        "--providers",
+        nargs="+",
+        default=list(providers.DEFAULT),
+        metavar="NAME",
+        help=f"any of: {', '.join(providers.PROVIDERS)}; or plans, for every plan of ComFuse's",
     )
     parser.add_argument("--shapes", nargs="+", default=[], metavar="MxNxK", help="default: all of the family")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="timed replays of each graph in a process")
@@ -61,6 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
         rows.append(row)
         report.write(path, [report.record(row)])
         figure = f"{row.us:8.1f} us" if row.us is not None else f"FAILED {row.failure}"
+        if row.us is None and row.failure is None:
+            figure = "refused"
         print(
             f"[{time.monotonic() - begun:5.0f} s] {row.process} {row.workload:28} {row.provider:13} {figure}"
         )

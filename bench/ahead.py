@@ -64,11 +64,12 @@ def spec_of(w: Workload) -> Any:
 def sources_of(chosen: Iterable[Workload]) -> list[Any]:
     """The KernelSources that the ops will ask for; a refusal is printed, and raised where it is asked for."""
     from comfuse.generator import emit, plan
+    from comfuse.ops.resolver import m_class
 
     sources = []
     for w in chosen:
         try:
-            sources.append(emit.emit(plan.plan(spec_of(w), m=w.m)))
+            sources.append(emit.emit(plan.plan(spec_of(w), m=m_class(w.m))))
         except ValueError as e:
             print(f"{w.name}: {type(e).__name__}: {e}")
     return sources

@@ -114,24 +114,46 @@ def own_gemm(schedule: str, tile_n: int, n: int, k: int) -> Any:
 
 
 def _own(schedule: str, tile_n: int) -> Callable[[Workload, Inputs], Call]:
+    return lambda w, i: _direct(own_gemm(schedule, tile_n, w.n, w.k), w, i)
+
+
+def _forced(schedule: str, tile_n: int, cluster_n: int) -> Callable[[Workload, Inputs], Call]:
     def prepare(w: Workload, i: Inputs) -> Call:
-        import torch
+        from bench.ahead import spec_of
+        from bench.launch import forced_plan
+        from comfuse.generator import emit
 
-        from bench import launch
-        from comfuse import library
-        from comfuse.build import build
-
-        kernel = library.load(build(own_gemm(schedule, tile_n, w.n, w.k)))
-        out = torch.empty(w.m, w.n, device=i.x.device, dtype=i.x.dtype)
-        launch_once = launch.prepare(kernel, i.x, i.weight, (), (out,))
-
-        def call() -> Tensor:
-            launch_once()
-            return out
-
-        return call
+        return _direct(emit.emit(forced_plan(spec_of(w), schedule, tile_n, cluster_n)), w, i)
 
     return prepare
+
+
+# Names of the catalogue's operands, by the field of Inputs that they are.
+_FIELDS = {"bias": "bias", "residual": "residual", "ln_bias": "norm_bias"}
+_FIELDS |= dict.fromkeys(("ln_weight", "rms_weight"), "norm_weight")
+
+
+def _direct(source: Any, w: Workload, i: Inputs) -> Call:
+    """Launch the kernel of this source, past the choice of plan and the binding."""
+    import torch
+
+    from bench import launch
+    from comfuse import library
+    from comfuse.build import build
+
+    kernel = library.load(build(source))
+    values = {"eps": w.eps, "weight_offset": w.weight_offset}
+    names = [o.name for o in source.plan.spec.operands]
+    operands = [getattr(i, _FIELDS[name]) for name in names if name not in values]
+    out = torch.empty(w.m, w.n, device=i.x.device, dtype=i.x.dtype)
+    scalars = [values[name] for name in names if name in values]
+    launch_once = launch.prepare(kernel, i.x, i.weight, operands, (out,), scalars)
+
+    def call() -> Tensor:
+        launch_once()
+        return out
+
+    return call
 
 
 _ALL = (
@@ -166,7 +188,13 @@ OWN = tuple(
     Provider(f"own-{s}-128x{n}", f"own-{s}-128x{n}", _own(s, n), only_gemm=True, rounds_once=True)
     for s, n in OWN_PLANS
 )
-PROVIDERS = {p.name: p for p in (*_ALL, *STOCK, *OWN)}
+# Every plan that the planner might choose, forced: what its choice is held against.
+PLANS = tuple(
+    Provider(f"{s}-128x{n}-c{c}", f"{s} 128x{n} c1x{c}", _forced(s, n, c), rounds_once=True)
+    for s, n in (*OWN_PLANS, ("pingpong", 64), ("cooperative", 128))
+    for c in (1, 2)
+)
+PROVIDERS = {p.name: p for p in (*_ALL, *STOCK, *OWN, *PLANS)}
 BASELINES = tuple(p.name for p in _ALL if p.baseline)
 DEFAULT = ("mm", "eager", "inductor", "inductor-max", "comfuse")
 
@@ -174,9 +202,12 @@ DEFAULT = ("mm", "eager", "inductor", "inductor-max", "comfuse")
 def select(names: tuple[str, ...]) -> tuple[Provider, ...]:
     """The providers of these names, cuBLAS mm always first: every ratio needs it.
 
+    "plans" stands for all forced plans.
+
     Raises:
         ValueError: there is no provider of that name.
     """
+    names = tuple(m for n in names for m in ([p.name for p in PLANS] if n == "plans" else [n]))
     unknown = [n for n in names if n not in PROVIDERS]
     if unknown:
         raise ValueError(f"no provider {unknown[0]!r}; there are {', '.join(PROVIDERS)}")

@@ -20,7 +20,7 @@ from bench.workloads import Workload, by_name
 
 @dataclass(frozen=True)
 class Row:
-    """One provider on one workload in one process; without times if it failed, `failure` says how."""
+    """One provider on one workload in one process, without a time if it failed or was refused."""
 
     workload: str
     provider: str

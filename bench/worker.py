@@ -26,6 +26,7 @@ def measure(w: Workload, chosen: tuple[Provider, ...], process: int, rounds: int
     from bench.programs import make_inputs
     from bench.verify import Reference, poisoned
     from comfuse import timing
+    from comfuse.errors import PlanError
 
     inputs = make_inputs(w, seed=1 + process)
     reference = Reference(w, inputs)
@@ -46,6 +47,8 @@ def measure(w: Workload, chosen: tuple[Provider, ...], process: int, rounds: int
             if not fact["error"] <= bound:
                 raise ArithmeticError(f"error {fact['error']:.2e} against float64, {bound:.2e} allowed")
             graphs[p.name] = timing.capture(call)
+        except PlanError as e:
+            print(f"{w.name} {p.name}: refused: {e}")  # no failure: the shape is not for this plan
         except Exception as e:  # one provider's failure, whatever it is, must not stop the others
             fact["failure"] = f"{type(e).__name__}: {e}".strip().splitlines()[0][:300]
             torch.cuda.synchronize()  # raises again if the CUDA context is lost: then this process ends

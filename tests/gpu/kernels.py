@@ -13,6 +13,7 @@ from comfuse.generator import emit, plan
 from comfuse.generator.errors import GeneratorError, PlanError
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import LoadedKernel
+from comfuse.ops.resolver import M_CLASSES
 from tests.gpu.support import Case
 
 
@@ -41,12 +42,13 @@ def plan_of(case: Case) -> plan.KernelPlan:
 class Kernels:
     """Kernels by case.  A refused plan skips the test that asks for it; a failed build fails it.
 
-    ``ahead`` are specs whose planned kernels are built too: the ops find them in the cache.
+    ``ahead`` are specs whose planned kernels, for few rows and for many, are built too: the ops find them
+    in the cache.
     """
 
     def __init__(self, cases: Iterable[Case], ahead: Iterable[FusedSpec], say: Callable[[str], None]) -> None:
         self._sources = {str(case): _source(lambda c=case: plan_of(c)) for case in cases}
-        planned = [_source(lambda s=spec: plan.plan(s)) for spec in ahead]
+        planned = [_source(lambda s=s, m=m: plan.plan(s, m=m)) for s in ahead for m in (*M_CLASSES, None)]
         sources = [s for s in (*self._sources.values(), *planned) if not isinstance(s, Exception)]
         self._built = build_all(sources, say)
 
