@@ -184,6 +184,14 @@ def _isinf(low: Lowering, node: torch.fx.Node, frame: Frame) -> Value:
     return low.emit("eq", low.emit("abs", low.value(node.args[0], frame, node)), low.const(math.inf))
 
 
+def _isposinf(low: Lowering, node: torch.fx.Node, frame: Frame) -> Value:
+    return low.emit("eq", low.value(node.args[0], frame, node), low.const(math.inf))
+
+
+def _isneginf(low: Lowering, node: torch.fx.Node, frame: Frame) -> Value:
+    return low.emit("eq", low.value(node.args[0], frame, node), low.const(-math.inf))
+
+
 def _copy(low: Lowering, node: torch.fx.Node, frame: Frame) -> Value:
     given = arguments(node)
     source = low.value(given["src"], frame, node)
@@ -205,6 +213,8 @@ ELEMENTWISE: dict[Any, ElementwiseHandler] = {
     aten.hardtanh.default: _clamp,
     aten.isinf.default: _isinf,
     aten.isnan.default: _isnan,
+    aten.isneginf.default: _isneginf,
+    aten.isposinf.default: _isposinf,
     aten.masked_fill.Scalar: _masked_fill,
     aten.masked_fill.Tensor: _masked_fill,
     aten.pow.Tensor_Scalar: _pow,
@@ -219,6 +229,9 @@ ELEMENTWISE: dict[Any, ElementwiseHandler] = {
 CONSTANTS: dict[Any, Callable[[torch.fx.Node], float]] = {
     aten.full.default: lambda node: float(node.args[1]),  # type: ignore[arg-type]
     aten.full_like.default: lambda node: float(node.args[1]),  # type: ignore[arg-type]
+    aten.new_full.default: lambda node: float(node.args[2]),  # type: ignore[arg-type]
+    aten.new_ones.default: lambda node: 1.0,
+    aten.new_zeros.default: lambda node: 0.0,
     aten.ones.default: lambda node: 1.0,
     aten.ones_like.default: lambda node: 1.0,
     aten.scalar_tensor.default: lambda node: float(node.args[0]),  # type: ignore[arg-type]
@@ -266,7 +279,7 @@ def _with_index(op: str) -> ReductionHandler:
 
 def _mean(low: Lowering, node: torch.fx.Node) -> Value:
     given = arguments(node)
-    total = low.reduce("row_sum", _row(low, node, given["dim"]))
+    total = low.reduce("row_sum", _row(low, node, given.get("dim")))
     return low.emit("mul", total, low.const(1.0 / low.n))
 
 
@@ -346,8 +359,11 @@ REDUCTIONS: dict[Any, ReductionHandler] = {
     aten.any.default: _truth("row_max"),
     aten.any.dim: _truth("row_max"),
     aten.linalg_vector_norm.default: _norm,
+    aten.max.default: _plain("row_max"),
     aten.max.dim: _with_index("row_max"),
+    aten.mean.default: _mean,
     aten.mean.dim: _mean,
+    aten.min.default: _plain("row_min"),
     aten.min.dim: _with_index("row_min"),
     aten.native_layer_norm.default: _layer_norm,
     aten.sum.default: _plain("row_sum"),

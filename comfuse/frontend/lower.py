@@ -164,6 +164,8 @@ class Lowering:
             return
         if node.target in _GEMMS:
             self._env[node] = self._lower_gemm(node)
+        elif node.target in CONSTANTS:  # ones_like(h) takes no more than a shape from h
+            return
         elif any(i in self._env for i in node.all_input_nodes):
             self._env[node] = self._lower_node(node)
         found = self._env.get(node)
@@ -185,11 +187,13 @@ class Lowering:
         dtype = dtype_of(left)
         if DTYPES.get(dtype) is None or dtype is torch.float32:
             raise refuse(node, f"its factors are {dtype}; allowed: torch.bfloat16, torch.float16")
-        self._a = views.matrix_a(node, left)
-        self._b = views.matrix_b(node, right)
+        if dtype_of(right) is not dtype:
+            raise refuse(node, f"its factors are {dtype} and {dtype_of(right)}; allowed: one dtype for both")
         self.n, self.m = shape[-1], math.prod(shape[:-1])
         if self.n == 1:
             raise refuse(node, "a matrix-vector product, N = 1")
+        self._a = views.matrix_a(node, left)
+        self._b = views.matrix_b(node, right)
         self._gemm = node
         self._builder = SpecBuilder(self.n, shape_of(left)[-1], DTYPES[dtype])
         acc = Value(self.builder.gemm(), Space.TILE, shape)
@@ -224,8 +228,6 @@ class Lowering:
             return self._cast(node, self._env[node.args[0]])  # type: ignore[index,arg-type]
         if node.target in REDUCTIONS:
             return _with_shapes(REDUCTIONS[node.target](self, node), node)
-        if node.target in CONSTANTS:
-            return self.const(CONSTANTS[node.target](node))
         if node.target not in ELEMENTWISE:
             raise refuse(node, explain_unknown(node))
         _check_dtype(node)

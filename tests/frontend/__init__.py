@@ -1,0 +1,3 @@
+"""Tests of capture, lowering and fuse."""
+
+from __future__ import annotations
