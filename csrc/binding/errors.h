@@ -1,5 +1,6 @@
 // Errors that reach Python.  A message begins with "comfuse: [Type] "; comfuse/ops turns it into
-// comfuse.errors.Type again.
+// comfuse.errors.Type again.  The text of an ArgumentError (ShapeError, DTypeError, DeviceError) reads
+// "<argument> is <what was got>; allowed: <what may be>".
 #pragma once
 
 #include <string>

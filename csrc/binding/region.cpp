@@ -23,7 +23,8 @@ char const* describe(int code) {
 
 void check_counts(Program const& program, Call const& call, int required) {
   auto const differ = [](char const* what, int got, size_t allowed) {
-    fail("ArgumentError", std::string(what) + ": " + std::to_string(got) + " given; allowed: " + std::to_string(allowed));
+    fail("ArgumentError",
+         std::string(what) + " is a list of " + std::to_string(got) + "; allowed: " + std::to_string(allowed));
   };
   if (size_t(call.operand_count) != program.operands.size())
     differ("operands", call.operand_count, program.operands.size());
@@ -114,7 +115,7 @@ Outputs::~Outputs() {
 
 void run(Call& call, int required, Outputs& outputs) {
   static int32_t const cuda_type = aoti_torch_device_type_cuda();
-  if (call.a.device_type != cuda_type) fail("DeviceError", "a is not on the CUDA device of the other tensors");
+  if (call.a.device_type != cuda_type) fail("DeviceError", "a is on another device than the other tensors; allowed: one device for all tensors");
   int64_t m = 1;
   for (int64_t i = 0; i + 1 < call.a.rank; ++i) m *= call.a.sizes[i];
 

@@ -54,7 +54,8 @@ int size_of(StableListHandle list, int most, char const* what) {
   size_t size;
   check(torch_list_size(list, &size), "list");
   if (size > size_t(most))
-    fail("ArgumentError", std::string(what) + ": " + std::to_string(size) + " given; allowed: at most " + std::to_string(most));
+    fail("ArgumentError",
+         std::string(what) + " is a list of " + std::to_string(size) + "; allowed: at most " + std::to_string(most));
   return int(size);
 }
 

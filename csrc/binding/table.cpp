@@ -1,6 +1,5 @@
 #include "table.h"
 
-#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <stdexcept>
@@ -15,8 +14,7 @@ namespace {
 struct Entry {
   std::string spec;
   Program program;
-  std::deque<Kernel> kernels;          // owns; a deque does not move what it holds
-  std::vector<Kernel const*> by_size;  // ordered by max_m
+  std::deque<Kernel> kernels;  // a deque does not move what it holds; of two that serve one m, the later does
 };
 
 struct Table {
@@ -45,9 +43,10 @@ Found lookup(std::string_view spec, int64_t m) {
   std::lock_guard<std::mutex> lock(table().mutex);
   auto const found = table().index.find(spec);
   if (found == table().index.end()) return {};
-  for (Kernel const* kernel : found->second->by_size)
-    if (m <= kernel->max_m) return {&found->second->program, kernel};
-  return {&found->second->program, nullptr};
+  Entry const& entry = *found->second;
+  for (auto kernel = entry.kernels.rbegin(); kernel != entry.kernels.rend(); ++kernel)
+    if (kernel->min_m <= m && m <= kernel->max_m) return {&entry.program, &*kernel};
+  return {&entry.program, nullptr};
 }
 
 // Kernels are sm_90a code; 0: not asked yet, 1: yes, 2: no.
@@ -68,9 +67,9 @@ bool runs_on(int device) {
 }  // namespace
 
 Found find(std::string_view spec, int64_t m, int device) {
-  bool const usable = runs_on(device);
   Found found = lookup(spec, m);
-  if (usable && found.kernel != nullptr) return found;
+  if (m == 0 && found.program != nullptr) return found;
+  if (found.kernel != nullptr && runs_on(device)) return found;
 
   CfResolver const resolve = resolver.load();
   if (resolve == nullptr) fail("LoadError", "the binding was loaded without comfuse; import comfuse first");
@@ -79,7 +78,7 @@ Found find(std::string_view spec, int64_t m, int device) {
   found = lookup(spec, m);
   if (found.program == nullptr) fail("LoadError", "the resolver registered no program");
   if (answer == 1) found.kernel = nullptr;
-  if (answer == 0 && found.kernel == nullptr) fail("LoadError", "the resolver registered no kernel");
+  if (answer == 0 && m > 0 && found.kernel == nullptr) fail("LoadError", "the resolver registered no kernel");
   return found;
 }
 
@@ -99,23 +98,19 @@ CF_BINDING_API void comfuse_register_program(char const* spec, int64_t length, C
                   facts->scalar_count,
                   copy(facts->operands, facts->operand_count),
                   copy(facts->outputs, facts->output_count)};
-  table().entries.push_back({std::string(spec, size_t(length)), std::move(program), {}, {}});
+  table().entries.push_back({std::string(spec, size_t(length)), std::move(program), {}});
   Entry& entry = table().entries.back();
   table().index.emplace(entry.spec, &entry);
 }
 
-// Adds a kernel to a registered spec; of two with one max_m the later serves.  Returns 0, or 1 if the spec is unknown.
-CF_BINDING_API int comfuse_register_kernel(char const* spec, int64_t length, int64_t max_m, char const* name,
-                                           void* launch, void* workspace) {
+// Adds a kernel to a registered spec, for launches with min_m to max_m rows.  Returns 0, or 1 if the spec is unknown.
+CF_BINDING_API int comfuse_register_kernel(char const* spec, int64_t length, int64_t min_m, int64_t max_m,
+                                           char const* name, void* launch, void* workspace) {
   std::lock_guard<std::mutex> lock(table().mutex);
   auto const found = table().index.find(std::string_view(spec, size_t(length)));
   if (found == table().index.end()) return 1;
-  Entry& entry = *found->second;
-  entry.kernels.push_back({max_m, name, reinterpret_cast<LaunchFunction>(launch),
-                           reinterpret_cast<WorkspaceFunction>(workspace)});
-  auto const place = std::lower_bound(entry.by_size.begin(), entry.by_size.end(), max_m,
-                                      [](Kernel const* kernel, int64_t value) { return kernel->max_m < value; });
-  entry.by_size.insert(place, &entry.kernels.back());
+  found->second->kernels.push_back({min_m, max_m, name, reinterpret_cast<LaunchFunction>(launch),
+                                    reinterpret_cast<WorkspaceFunction>(workspace)});
   return 0;
 }
 

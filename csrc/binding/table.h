@@ -34,8 +34,8 @@ typedef struct {
   CfSlot outputs[CF_MAX_OUTPUTS];
 } CfProgram;
 
-// Makes sure that the table has kernels for (spec, m, device).  Returns 0 if it has, 1 if the reference is to
-// run instead, 2 on an error whose message was given to comfuse_set_error.
+// Makes sure that the table has a kernel for (spec, m, device), or for m = 0 the program alone.  Returns 0 if it
+// has, 1 if the reference is to run instead, 2 on an error whose message was given to comfuse_set_error.
 typedef int (*CfResolver)(char const* spec, int64_t length, int64_t m, int32_t device);
 }
 
@@ -45,7 +45,7 @@ using LaunchFunction = int (*)(CfArgs const*, void* workspace, void* stream);
 using WorkspaceFunction = int64_t (*)(int64_t m);
 
 struct Kernel {
-  int64_t max_m;  // serves launches with at most so many rows
+  int64_t min_m, max_m;  // serves launches with so many rows
   std::string name;
   LaunchFunction launch;
   WorkspaceFunction workspace;
@@ -67,7 +67,7 @@ struct Program {
 // A program and the kernel that serves it for one m.
 struct Found {
   Program const* program = nullptr;
-  Kernel const* kernel = nullptr;  // null: the reference is to run
+  Kernel const* kernel = nullptr;  // null: the reference is to run, or m is 0
 };
 
 // Looks up, asking the resolver on a miss.  Throws what the resolver reports.

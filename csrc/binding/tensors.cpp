@@ -26,12 +26,13 @@ char const* dtype_name(CfDType dtype) {
 }
 
 void check_dtype(std::string const& name, View const& view, CfDType dtype) {
-  if (view.dtype != torch_dtype(dtype)) fail("DTypeError", name + " is not of the spec's dtype " + dtype_name(dtype));
+  if (view.dtype != torch_dtype(dtype))
+    fail("DTypeError", name + " is of another dtype than the spec says; allowed: " + dtype_name(dtype));
 }
 
 void check_device(std::string const& name, View const& a, View const& view) {
   if (view.device_type != a.device_type || view.device_index != a.device_index)
-    fail("DeviceError", name + " is not on the device of a");
+    fail("DeviceError", name + " is on another device than a; allowed: one device for all tensors");
 }
 
 // The first `rank` dimensions as one, `*stride` elements apart; false if no single stride walks them.
@@ -52,7 +53,7 @@ bool collapse(View const& view, int64_t rank, int64_t* stride) {
 bool aligned(int64_t bytes) { return bytes % kAlignment == 0; }
 
 void* contiguous_copy(View const& view, int slot, Owned& copies) {
-  if (view.rank > kMaxRank) fail("ShapeError", "a tensor of rank " + std::to_string(view.rank) + " (allowed: 16)");
+  if (view.rank > kMaxRank) fail("ShapeError", "an operand is of rank " + std::to_string(view.rank) + "; allowed: at most 16");
   int64_t strides[kMaxRank];
   int64_t stride = 1;
   for (int64_t i = view.rank - 1; i >= 0; --i) {
@@ -109,21 +110,21 @@ Owned::~Owned() {
 void Owned::take(AtenTensorHandle tensor) {
   if (count_ == kMax) {
     aoti_torch_delete_tensor_object(tensor);
-    fail("ShapeError", "more tensors than a kernel can take");
+    fail("ArgumentError", "operands is a list of too many tensors; allowed: at most 16");
   }
   tensors_[count_++] = tensor;
 }
 
 int64_t check_a(Program const& program, View const& a) {
   if (a.rank < 1 || a.rank > kMaxRank || a.sizes[a.rank - 1] != program.k)
-    fail("ShapeError", "a has shape " + shape_of(a) + "; allowed: (..., K) with K = " + std::to_string(program.k));
+    fail("ShapeError", "a is of shape " + shape_of(a) + "; allowed: (..., K) with K = " + std::to_string(program.k));
   check_dtype("a", a, program.dtype);
   return product(a, a.rank - 1);
 }
 
 void check_b(Program const& program, View const& a, View const& b) {
   if (b.rank != 2 || b.sizes[0] != program.n || b.sizes[1] != program.k)
-    fail("ShapeError", "b has shape " + shape_of(b) + "; allowed: (" + std::to_string(program.n) + ", " +
+    fail("ShapeError", "b is of shape " + shape_of(b) + "; allowed: (" + std::to_string(program.n) + ", " +
                            std::to_string(program.k) + ")");
   check_dtype("b", b, program.dtype);
   check_device("b", a, b);
@@ -154,7 +155,7 @@ void check_operand(Program const& program, View const& a, int64_t m, int index, 
       break;
   }
   if (!ok)
-    fail("ShapeError", slot.name + " has shape " + shape_of(operand) + "; allowed: " + allowed +
+    fail("ShapeError", slot.name + " is of shape " + shape_of(operand) + "; allowed: " + allowed +
                            " with M = " + std::to_string(m) + ", N = " + std::to_string(program.n));
 }
 

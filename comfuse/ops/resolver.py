@@ -1,0 +1,137 @@
+"""From a spec to a registered kernel, when a call has none yet; and back from the binding's errors to typed ones."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from comfuse import errors, fallbacks, library, settings
+from comfuse.build import build
+from comfuse.errors import ComFuseError, JitDisabledError, PlanError, ToolchainError
+from comfuse.generator.plan import GPUS, plan
+from comfuse.ops import native, programs
+
+#: Kernels are chosen by the number of rows: each class has a plan of its own, made for its upper bound.
+M_CLASSES = (128, 512, 2048)
+_MAX_M = 2**31 - 1
+
+_LOCK = threading.RLock()
+_PENDING = threading.local()  # the exception behind the message that C++ is carrying
+# Why a spec is not fused, by (spec, class of m, device), and the environment that this depends on.
+_REFUSED: dict[tuple[str, int | None, int], tuple[str, tuple[str | None, ...]]] = {}
+_ENVIRONMENT = ("COMFUSE_JIT", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR", "CUDA_HOME", "CUDA_PATH", "PATH")
+
+
+def m_class(m: int) -> int | None:
+    """The number of rows to plan for when there are ``m``; None: many."""
+    return next((bound for bound in M_CLASSES if m <= bound), None)
+
+
+def _rows(hint: int | None) -> tuple[int, int]:
+    """The smallest and the largest m of a class."""
+    if hint is None:
+        return M_CLASSES[-1] + 1, _MAX_M
+    index = M_CLASSES.index(hint)
+    return (M_CLASSES[index - 1] + 1 if index else 1), hint
+
+
+def resolve(spec: str, m: int, device: int) -> int | str:
+    """Plans, builds, loads and registers; the binding's resolver (native.Resolve)."""
+    try:
+        with _LOCK:
+            return _resolve(spec, m, device)
+    except ComFuseError as e:
+        _PENDING.error = e
+        return f"[{type(e).__name__}] {e}"
+
+
+def _resolve(spec: str, m: int, device: int) -> int:
+    native.register_program(spec)
+    if m == 0:
+        return 0
+    key = (spec, m_class(m), device)
+    environment = tuple(os.environ.get(name) for name in _ENVIRONMENT)
+    refusal, when = _REFUSED.get(key, ("", ()))
+    if not refusal or when != environment:
+        refusal = _register(*key)
+        if not refusal:
+            return 0
+        _REFUSED[key] = (refusal, environment)
+    if settings.strict():
+        fallbacks.record("comfuse::region", refusal)  # raises here, where the message is not lost in C++
+    return 1
+
+
+def _register(spec: str, hint: int | None, device: int) -> str:
+    """Registers the kernel of a class of m.  Returns why it cannot be, or an empty string."""
+    unsupported = unsupported_gpu(device)
+    if unsupported:
+        return unsupported
+    from comfuse.generator.emit import emit  # its template engine is not needed before the first build
+
+    try:
+        source = emit(plan(programs.parse(spec).spec, _gpu(device), hint))
+    except PlanError as e:
+        return str(e)
+    try:
+        kernel = library.load(build(source))
+    except (JitDisabledError, ToolchainError) as e:
+        if settings.jit() == "require":
+            raise
+        return str(e)
+    native.register(spec, kernel, *_rows(hint))
+    return ""
+
+
+@lru_cache
+def unsupported_gpu(device: int) -> str:
+    """Why kernels cannot run on this CUDA device, or an empty string."""
+    capability = torch.cuda.get_device_capability(device)
+    if capability == (9, 0):
+        return ""
+    name = torch.cuda.get_device_name(device)
+    return f"{name} has compute capability {capability[0]}.{capability[1]}; kernels need 9.0 (Hopper)"
+
+
+@lru_cache
+def _gpu(device: int) -> str:
+    """The planner's name of a Hopper GPU; one that it does not know is planned for as the first it knows."""
+    name = torch.cuda.get_device_name(device).lower()
+    return next((known for known in GPUS if known in name), next(iter(GPUS)))
+
+
+def reason(spec: str, a: Tensor) -> str:
+    """Why a call with this spec runs the reference."""
+    if not a.is_cuda or not native.is_loaded():
+        return native.reason_against(a) or "asked for"
+    key = (spec, m_class(a.shape[:-1].numel()), a.device.index)
+    return _REFUSED.get(key, ("asked for", ()))[0]
+
+
+_TYPED = re.compile(r"comfuse: \[(\w+)\] (.*)", re.DOTALL)
+_ARGUMENT = re.compile(r"(\S+) is (.*?); allowed: (.*)", re.DOTALL)
+
+
+def translate(error: RuntimeError, op: str) -> Exception:
+    """The typed error behind a RuntimeError from the dispatcher, or the same error if it is not ours."""
+    pending = getattr(_PENDING, "error", None)
+    _PENDING.error = None
+    found = _TYPED.search(str(error))
+    if found is None:
+        return error
+    name, text = found.groups()
+    if pending is not None and type(pending).__name__ == name:
+        return pending
+    cls = getattr(errors, name, ComFuseError)
+    argument = _ARGUMENT.match(text)
+    if issubclass(cls, errors.ArgumentError) and argument is not None:
+        return cls(op, *argument.groups())
+    return errors.LaunchError(text) if cls is errors.LaunchError else errors.LoadError(text)
+
+
+native.set_resolver(resolve)
