@@ -1,0 +1,165 @@
+"""Canonical text, builders, the op table."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given, settings
+
+from comfuse.generator import catalog
+from comfuse.generator.builder import SpecBuilder
+from comfuse.generator.errors import GeneratorError, PlanError, SpecError
+from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS, camel_case
+from comfuse.generator.passes import normalize
+from comfuse.generator.spec import DType, FusedSpec, Space
+
+from .strategies import specs
+
+BF16 = DType.BF16
+
+
+@settings(max_examples=200, deadline=None)
+@given(specs())
+def test_text_round_trip(spec: FusedSpec) -> None:
+    assert FusedSpec.parse(spec.text()) == spec
+    assert FusedSpec.parse(spec.text()).text() == spec.text()
+    assert hash(FusedSpec.parse(spec.text())) == hash(spec)
+
+
+@pytest.mark.parametrize("value", [0.1, -0.0, 1e-40, math.inf, -math.inf, 2.0**-1074])
+def test_constants_survive_the_text_exactly(value: float) -> None:
+    b = SpecBuilder(64, 64, BF16)
+    b.output("y", b.op("add", b.gemm(), b.const(value)), BF16)
+    parsed = FusedSpec.parse(b.spec().text()).nodes[1].value
+    assert parsed is not None
+    assert math.copysign(1, parsed) == math.copysign(1, value)
+    assert parsed == value
+
+
+def test_nan_constant_survives_the_text() -> None:
+    b = SpecBuilder(64, 64, BF16)
+    b.output("y", b.op("add", b.gemm(), b.const(math.nan)), BF16)
+    text = b.spec().text()
+    assert FusedSpec.parse(text).text() == text
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 99}', "null"])
+def test_parse_refuses_other_text(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        FusedSpec.parse(text)
+
+
+def test_errors_carry_node_and_reason() -> None:
+    spec_error, plan_error = SpecError("x", "is wrong"), PlanError("too large", node="x")
+    assert (spec_error.node, spec_error.reason, str(spec_error)) == ("x", "is wrong", "x: is wrong")
+    assert (plan_error.node, plan_error.reason, str(plan_error)) == ("x", "too large", "x: too large")
+    assert str(PlanError("too large")) == "too large"
+    assert issubclass(SpecError, GeneratorError)
+    assert issubclass(PlanError, GeneratorError)
+
+
+def test_op_table_is_consistent() -> None:
+    assert camel_case("gelu_tanh") == "GeluTanh"
+    assert not set(ELEMENTWISE) & set(REDUCTIONS)
+    functors = [op.functor for op in ELEMENTWISE.values()] + [r.monoid for r in REDUCTIONS.values()]
+    assert len(set(functors)) == len(functors)
+    for op in ELEMENTWISE.values():
+        assert isinstance(float(op.evaluate(*[0.5] * op.arity)), float)
+        assert op.cost > 0
+    for op in ELEMENTWISE.values():
+        if op.commutative:
+            assert op.evaluate(0.25, 3.0) == op.evaluate(3.0, 0.25)
+
+
+@pytest.mark.parametrize(
+    "name, arguments, result",
+    [
+        ("div", (1.0, 0.0), math.inf),
+        ("div", (1.0, -0.0), -math.inf),
+        ("log", (0.0,), -math.inf),
+        ("exp", (1000.0,), math.inf),
+        ("pow", (-0.0, -3.0), -math.inf),
+        ("pow", (0.0, -2.0), math.inf),
+        ("pow", (-10.0, 309.0), -math.inf),
+        ("rsqrt", (0.0,), math.inf),
+        ("log1p", (-1.0,), -math.inf),
+        ("sign", (math.nan,), 0.0),
+        ("logical_not", (math.nan,), 0.0),
+        ("softplus", (1000.0,), 1000.0),
+    ],
+)
+def test_float64_semantics_at_the_edges(name: str, arguments: tuple[float, ...], result: float) -> None:
+    assert ELEMENTWISE[name].evaluate(*arguments) == result
+
+
+@pytest.mark.parametrize(
+    "name, arguments",
+    [
+        ("div", (0.0, 0.0)),
+        ("div", (math.nan, 0.0)),
+        ("log", (-1.0,)),
+        ("sqrt", (-1.0,)),
+        ("pow", (-2.0, 0.5)),
+        ("sin", (math.inf,)),
+        ("maximum", (math.nan, 1.0)),
+        ("maximum", (1.0, math.nan)),
+        ("minimum", (math.nan, 1.0)),
+        ("minimum", (1.0, math.nan)),
+        ("relu", (math.nan,)),
+        ("softplus", (math.nan,)),
+    ],
+)
+def test_nan_semantics(name: str, arguments: tuple[float, ...]) -> None:
+    assert math.isnan(ELEMENTWISE[name].evaluate(*arguments))
+
+
+# --- the catalogue --------------------------------------------------------------------------------------
+
+
+def names(spec: FusedSpec) -> list[str]:
+    return [o.name for o in spec.operands]
+
+
+def test_linear_operands() -> None:
+    assert names(catalog.linear(64, 64, BF16)) == []
+    spec = catalog.linear(64, 64, BF16, bias=DType.FP32, activation="gelu", residual=BF16, out=DType.FP16)
+    assert names(spec) == ["bias", "residual"]
+    assert [o.dtype for o in spec.operands] == [DType.FP32, BF16]
+    assert spec.outputs[0].dtype is DType.FP16
+
+
+def test_linear_refuses_an_unknown_activation() -> None:
+    with pytest.raises(SpecError, match="got 'swish', allowed: .*silu"):
+        catalog.linear(64, 64, BF16, activation="swish")
+
+
+@pytest.mark.parametrize("bias", [None, BF16])
+@pytest.mark.parametrize("residual", [None, BF16])
+@pytest.mark.parametrize("weight", [None, DType.FP32])
+def test_norm_operands_follow_the_arguments(
+    bias: DType | None, residual: DType | None, weight: DType | None
+) -> None:
+    present = [n for n, d in (("bias", bias), ("residual", residual)) if d is not None]
+    layernorm = catalog.layernorm(64, 64, BF16, bias=bias, residual=residual, ln_weight=weight, ln_bias=weight)
+    parameters = ["ln_weight", "ln_bias"] if weight is not None else []
+    assert names(layernorm) == [*present, *parameters, "eps"]
+    for position in ("before", "after"):
+        rmsnorm = catalog.rmsnorm(
+            64, 64, BF16, bias=bias, residual=residual, rms_weight=weight, residual_position=position
+        )
+        parameters = ["rms_weight", "eps", "weight_offset"] if weight is not None else ["eps"]
+        assert names(rmsnorm) == [*present, *parameters]
+
+
+def test_rmsnorm_refuses_an_unknown_position() -> None:
+    with pytest.raises(SpecError, match="got 'middle', allowed: 'before', 'after'"):
+        catalog.rmsnorm(64, 64, BF16, residual=BF16, residual_position="middle")
+
+
+def test_catalogue_scalars_are_scalars() -> None:
+    for spec in (catalog.layernorm(64, 64, BF16), catalog.gemma_block(64, 64, BF16), catalog.softmax(64, 64, BF16)):
+        for operand in spec.operands:
+            assert (operand.space is Space.SCALAR) == (operand.name in ("eps", "weight_offset", "scale"))
+        assert dataclasses.replace(normalize(spec), nodes=spec.nodes, outputs=spec.outputs) == spec
