@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import index
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -70,7 +72,7 @@ def fused_gemm_layernorm(
             None if ln_bias is None else ln_bias.dtype,
         )
         if torch.compiler.is_compiling():
-            text = _text(*key)
+            text = _text(index(n), index(k), *key[2:])  # index: the shape of a weight is no symbol
         else:
             text = _TEXTS.get(key) or _remember(key)
         operands = [t for t in (bias, residual, ln_weight, ln_bias) if t is not None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import index
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -65,7 +67,7 @@ def fused_gemm(
             None if residual is None else residual.dtype,
         )
         if torch.compiler.is_compiling():
-            text = _text(*key)
+            text = _text(index(n), index(k), *key[2:])  # index: the shape of a weight is no symbol
         else:
             text = _TEXTS.get(key) or _remember(key)
         operands = [t for t in (bias, residual) if t is not None]

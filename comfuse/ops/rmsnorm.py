@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Literal
 
 import torch
@@ -81,7 +82,7 @@ def fused_gemm_rmsnorm(
             residual_position,
         )
         if torch.compiler.is_compiling():
-            text = _text(*key)
+            text = _text(index(n), index(k), *key[2:])  # index: the shape of a weight is no symbol
         else:
             text = _TEXTS.get(key) or _remember(key)
         operands = [t for t in (bias, residual, rms_weight) if t is not None]
