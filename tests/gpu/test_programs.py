@@ -77,3 +77,15 @@ def test_one_row_for_all(case: Case, kernels) -> None:
     gate, residual = t.operands
     t.operands = (gate, residual[3].expand(257, 1000))
     check(t, run(kernels(case), t))
+
+
+@pytest.mark.parametrize("case", [Case(LAYERNORM_MIXED, 768), Case(row_quantisation(200), 200)], ids=str)
+def test_vectors_with_strides(case: Case, kernels) -> None:
+    """Every second entry of a longer vector, and one entry for all."""
+    kernel = kernels(case)
+    t = make_tensors(case, 257, 72)
+    t.operands = tuple(o.repeat_interleave(2)[::2] if o.dim() == 1 else o for o in t.operands)
+    assert all(o.stride(0) == 2 for o in t.operands if o.dim() == 1)
+    check(t, run(kernel, t))
+    t.operands = tuple(o[6:7].expand(o.shape) if o.dim() == 1 else o for o in t.operands)
+    check(t, run(kernel, t))
