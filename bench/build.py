@@ -13,7 +13,7 @@ from bench.plain_gemm import own_sources
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.build", description=__doc__)
     parser.add_argument(
-        "families", nargs="*", choices=[*workloads.FAMILIES, "plain"], default=["postnorm", "plain"]
+        "--families", nargs="+", choices=[*workloads.FAMILIES, "plain"], default=["postnorm", "plain"]
     )
     options = parser.parse_args()
     sources = []

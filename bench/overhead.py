@@ -178,7 +178,7 @@ def table(records: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.overhead", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=["calls", "builds"], default=["calls", "builds"])
+    parser.add_argument("--only", choices=["calls", "builds"], default=None)
     parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--cores", type=int, default=None, help=argparse.SUPPRESS)
@@ -188,9 +188,9 @@ def main() -> int:
         return 0
 
     records: list[dict[str, Any]] = []
-    if "builds" in options.parts:
+    if options.only != "calls":
         records += measure_builds()
-    if "calls" in options.parts:
+    if options.only != "builds":
         records += measure_calls()
     path = options.output / report.file_name("overhead")
     report.write(path, [header("overhead"), *records])
