@@ -6,8 +6,9 @@ import struct
 from dataclasses import dataclass, field
 
 from comfuse.generator.emit import layout
-from comfuse.generator.emit.names import Namer
+from comfuse.generator.emit.names import Namer, sanitise
 from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS
+from comfuse.generator.passes.infer import spaces
 from comfuse.generator.phases import Phase, PhaseProgram
 from comfuse.generator.spec import FusedSpec, Operand, Space
 
@@ -35,6 +36,7 @@ class _Writer:
         self.operand_names = [self.namer.unique(o.name) for o in self.spec.operands]
         self.reduction_index = {r: i for i, r in enumerate(program.reductions)}
         self.columns = {i for phase in program.phases for i in phase.columns}
+        self.shared_scalars = self._shared_scalars()
         self.constant_names: dict[int, str] = {}
         self.definitions: dict[str, str] = {}  # what an alias stands for -> the alias
         # Of the phase in hand:
@@ -68,6 +70,18 @@ class _Writer:
                 result.tensor_operands.append(name)
             result.operands.append(f"using {name} = {type_};")
 
+    def _shared_scalars(self) -> set[int]:
+        """Computed scalars with several readers: written once, so that the text cannot explode."""
+        readers = [0] * len(self.spec.nodes)
+        for i in [i for node in self.spec.nodes for i in node.inputs]:
+            readers[i] += 1
+        all_spaces = spaces(self.spec)
+        return {
+            i
+            for i, node in enumerate(self.spec.nodes)
+            if readers[i] > 1 and node.op in ELEMENTWISE and all_spaces[i] is Space.SCALAR
+        }
+
     def _value(self, i: int) -> float:
         value = self.spec.nodes[i].value
         assert value is not None
@@ -78,7 +92,7 @@ class _Writer:
     def _declare_phase(self, number: int, phase: Phase) -> list[str]:
         self.phase, self.lines, self.aliases = phase, [], {}
         for index, i in enumerate(phase.columns):
-            self._alias(i, self.spec.nodes[i].name, f"cf::Column<{index}, ", ">")
+            self._alias(i, self._column_name(i), f"cf::Column<{index}, ", ">")
         for i in phase.lets:
             if self.spec.nodes[i].op in ELEMENTWISE:
                 self._alias(i, self.spec.nodes[i].name)
@@ -86,10 +100,25 @@ class _Writer:
         tiles = [self.operand_names[t] for t in phase.tiles]
         lets = [self.text(i) for i in phase.lets]
         columns = [self.aliases[i] for i in phase.columns]
-        parts = [("Tiles", tiles), ("Columns", columns), ("Lets", lets), ("Effects", effects)]
-        lists = [f"cf::{name}<{', '.join(items)}>" for name, items in parts]
+        parts = {"Tiles": tiles, "Columns": columns, "Lets": lets, "Effects": effects}
+        lists = [self._list(name, f"{name}{number}", items) for name, items in parts.items()]
         self.lines += layout.declaration(f"Phase{number}", "cf::Phase", lists)
         return self.lines
+
+    def _list(self, template: str, alias: str, items: list[str]) -> str:
+        """A list of types, under a name of its own if it is long."""
+        text = f"cf::{template}<{', '.join(items)}>"
+        if layout.fits_an_argument(text, "cf::Phase"):
+            return text
+        self.lines += layout.declaration(alias, f"cf::{template}", items)
+        return alias
+
+    def _column_name(self, i: int) -> str:
+        for o in self.phase.stores:
+            if self.spec.outputs[o].node == i:
+                return self.spec.outputs[o].name
+        name = self.spec.nodes[i].name
+        return f"{name}_column" if self.spec.nodes[i].op == "load" else name
 
     def _effects(self, phase: Phase) -> list[str]:
         effects = []
@@ -124,8 +153,8 @@ class _Writer:
         """Gives node ``i`` a name in this phase, unless it has one (or holds the accumulators)."""
         if i in self.aliases or (i == self.phase.content and not before):
             return
-        room = len(f"using {name} = {before}{after};") + 3  # 3: a number on collision
-        definition = f"{before}{self._fitted(i, room)}{after}"
+        used = len(f"using {sanitise(name)} = {before}{after};") + 4  # 4: a number on collision
+        definition = f"{before}{self._fitted(i, used)}{after}"
         if definition not in self.definitions:
             self.definitions[definition] = self.namer.unique(name)
             self.lines.append(f"using {self.definitions[definition]} = {definition};")
@@ -150,6 +179,8 @@ class _Writer:
     def text(self, i: int) -> str:
         """A node as a C++ type, in this phase."""
         node = self.spec.nodes[i]
+        if i in self.shared_scalars:
+            self._alias(i, node.name)
         if i in self.aliases:
             return self.aliases[i]
         if i == self.phase.content:

@@ -16,6 +16,8 @@ from comfuse.generator.plan.kernel_plan import KernelPlan
 
 _PLACEHOLDER = "cf_kernel"  # stands for the name in the text whose digest is part of the name
 
+_TEMPLATE = "cf::sm90::FusedGemm"
+
 
 @dataclass(frozen=True)
 class KernelSource:
@@ -45,18 +47,25 @@ def _render(plan: KernelPlan, name: str) -> str:
 
 
 def _kernel(plan: KernelPlan, operands: list[str]) -> list[str]:
-    phases = ", ".join(f"Phase{i}" for i in range(len(plan.program.phases)))
-    return layout.declaration(
+    phases = [f"Phase{i}" for i in range(len(plan.program.phases))]
+    lines: list[str] = []
+    lists = []
+    for name, items in (("Operands", operands), ("Program", phases)):
+        text = f"cf::{name}<{', '.join(items)}>"
+        if not layout.fits_an_argument(text, _TEMPLATE):
+            lines += layout.declaration(name, f"cf::{name}", items)
+            text = name
+        lists.append(text)
+    return lines + layout.declaration(
         "Kernel",
-        "cf::sm90::FusedGemm",
+        _TEMPLATE,
         [
             f"cf::Gemm<cf::{plan.spec.dtype.value}, /*N=*/{plan.spec.n}>",
             f"cf::{camel_case(plan.schedule)}<{plan.tile_m}, {plan.tile_n}, {plan.tile_k}>",
             f"cf::Cluster<1, {plan.cluster_n}>",
             f"cf::Stages<{plan.stages}>",
             f"cf::TileSlots<{plan.tile_slots}>",
-            f"cf::Operands<{', '.join(operands)}>",
-            f"cf::Program<{phases}>",
+            *lists,
         ],
     )
 

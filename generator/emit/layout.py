@@ -8,12 +8,23 @@ COLUMNS = 110
 def declaration(name: str, template: str, arguments: list[str]) -> list[str]:
     """``using name = template<arguments>;`` over as many lines as it needs, aligned to the bracket.
 
-    The break behind ``=`` comes first where it costs no further line.
+    The break behind ``=`` comes first where it costs no further line, or makes room for a long argument.
     """
     pieces = [f"{a}," for a in arguments[:-1]] + [f"{arguments[-1] if arguments else ''}>;"]
     here = _packed(f"using {name} = {template}<", pieces)
     below = [f"using {name} =", *_packed(f"    {template}<", pieces)]
-    return below if 1 < len(here) >= len(below) else here
+    if len(here) == 1 and not _overflows(here):
+        return here
+    return min(below, here, key=lambda lines: (_overflows(lines), len(lines)))
+
+
+def fits_an_argument(text: str, template: str) -> bool:
+    """Whether :func:`declaration` can place this argument of ``template`` within the columns."""
+    return len(f"    {template}<{text}>;") <= COLUMNS
+
+
+def _overflows(lines: list[str]) -> bool:
+    return any(len(line) > COLUMNS for line in lines)
 
 
 def _packed(head: str, pieces: list[str]) -> list[str]:
@@ -29,11 +40,16 @@ def _packed(head: str, pieces: list[str]) -> list[str]:
 def comment(text: str) -> list[str]:
     """``//   text`` over as many lines as it needs."""
     lines = ["//  "]
-    for word in text.split(" "):
+    for word in _short_words(text):
         if len(lines[-1]) + 1 + len(word) > COLUMNS and lines[-1].strip("/ "):
             lines.append("//      ")
         lines[-1] += f" {word}"
     return lines
+
+
+def _short_words(text: str) -> list[str]:
+    most = COLUMNS - len("//       ")
+    return [word[i : i + most] for word in text.split(" ") for i in range(0, len(word), most)]
 
 
 def with_comments(lines: list[tuple[str, str]]) -> list[str]:

@@ -22,6 +22,9 @@ _RESERVED_WORDS = """
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 
 
+MAX_LENGTH = 40
+
+
 class Namer:
     """Hands out C++ identifiers, each once."""
 
@@ -46,7 +49,8 @@ def sanitise(name: str) -> str:
         name = name.lower()  # capitals are for macros
     if name[0].isdigit():
         name = f"v{name}"
-    if name in _RESERVED or re.fullmatch(r"Phase\d+", name):
+    name = name[:MAX_LENGTH].rstrip("_")
+    if name in _RESERVED or re.fullmatch(r"(Phase|Tiles|Columns|Lets|Effects)\d+", name):
         name = f"{name}_value"
     return name
 

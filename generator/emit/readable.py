@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS
-from comfuse.generator.passes.infer import spaces
-from comfuse.generator.spec import FusedSpec, Space
+from comfuse.generator.spec import FusedSpec
 
 _PRECEDENCE = {"==": 1, "!=": 1, "<": 2, "<=": 2, ">": 2, ">=": 2, "+": 3, "-": 3, "*": 4, "/": 4}
 _ATOM = 9
 
 
 def describe(spec: FusedSpec) -> list[str]:
-    """One line an output, before it a line for each (M, N) value that is read more than once.
+    """One line an output, before it a line for each value that is read more than once.
 
     For example ``x = a @ b.T + bias`` and ``y = (x - mean(x)) * rsqrt(var(x) + eps)``.
     """
@@ -28,15 +27,14 @@ class _Writer:
         self.names = self._shared_values()
 
     def _shared_values(self) -> dict[int, str]:
-        """Names for the elementwise tile values with several readers; an output counts as one."""
+        """Names for the computed values with several readers; an output counts as one."""
         readers = [0] * len(self.spec.nodes)
         for i in [i for node in self.spec.nodes for i in node.inputs] + [o.node for o in self.spec.outputs]:
             readers[i] += 1
-        all_spaces = spaces(self.spec)
         return {
             i: node.name
             for i, node in enumerate(self.spec.nodes)
-            if readers[i] > 1 and node.op in ELEMENTWISE and all_spaces[i] is Space.TILE
+            if readers[i] > 1 and node.op in ELEMENTWISE
         }
 
     def says(self, name: str, node: int) -> bool:

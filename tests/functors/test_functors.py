@@ -48,10 +48,9 @@ def functors(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., np.ndarr
     for op in ELEMENTWISE.values():
         parameters = ", ".join(f"const float* x{i}" for i in range(op.arity))
         arguments = ", ".join(f"x{i}[n]" for i in range(op.arity))
-        lines.append(
-            f'extern "C" void cf_{op.name}(long count, float* y, {parameters}) {{ for (long n = 0; n < count; ++n) '
-            f"y[n] = fn::{op.functor}::apply({arguments}); }}"
-        )
+        lines.append(f'extern "C" void cf_{op.name}(long count, float* y, {parameters}) {{')
+        lines.append(f"  for (long n = 0; n < count; ++n) y[n] = fn::{op.functor}::apply({arguments});")
+        lines.append("}")
     folder = tmp_path_factory.mktemp("functors")
     source, library = folder / "functors.cpp", folder / "functors.so"
     source.write_text("\n".join(lines))
@@ -81,7 +80,26 @@ def values() -> np.ndarray:
 
 
 SPECIAL = np.array(
-    [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 0.5, 2.0, -3.0, 88.0, -88.0, 20.0, -20.0, 1e30, -1e30, SMALLEST, LARGEST],
+    [
+        NAN,
+        INF,
+        -INF,
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        2.0,
+        -3.0,
+        88.0,
+        -88.0,
+        20.0,
+        -20.0,
+        1e30,
+        -1e30,
+        SMALLEST,
+        LARGEST,
+    ],
     np.float32,
 )
 
@@ -140,7 +158,9 @@ def test_nan_propagates_from_either_side(name: str, functors: Callable[..., np.n
     assert np.isnan(functors(name, one, nan)).all()
 
 
-NOT_A_NUMBER_OUT = [name for name, arity in ARITY.items() if arity == 1 and name not in ("sign", "logical_not")]
+NOT_A_NUMBER_OUT = [
+    name for name, arity in ARITY.items() if arity == 1 and name not in ("sign", "logical_not")
+]
 
 
 @pytest.mark.parametrize("name", NOT_A_NUMBER_OUT)

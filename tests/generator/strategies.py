@@ -13,11 +13,28 @@ from comfuse.generator.spec import DType, FusedSpec, Space
 N = 8
 SPACES = (Space.TILE, Space.ROW, Space.COLUMN, Space.SCALAR)
 # Ops whose results stay of a size that a comparison can handle, whatever they are nested in.
-TAME = ("add", "sub", "mul", "neg", "abs", "minimum", "maximum", "relu", "tanh", "sigmoid", "gelu", "silu", "where", "gt")
+TAME = (
+    "add",
+    "sub",
+    "mul",
+    "neg",
+    "abs",
+    "minimum",
+    "maximum",
+    "relu",
+    "tanh",
+    "sigmoid",
+    "gelu",
+    "silu",
+    "where",
+    "gt",
+)
 
 
 @st.composite
-def specs(draw: st.DrawFn, ops: tuple[str, ...] = tuple(ELEMENTWISE), n: int = N, max_nodes: int = 14) -> FusedSpec:
+def specs(
+    draw: st.DrawFn, ops: tuple[str, ...] = tuple(ELEMENTWISE), n: int = N, max_nodes: int = 14
+) -> FusedSpec:
     """A valid program over any of ``ops`` and all reductions, with shared values and several outputs."""
     b = SpecBuilder(n, 64, draw(st.sampled_from([DType.BF16, DType.FP16])))
     values = [b.gemm()]
@@ -26,7 +43,9 @@ def specs(draw: st.DrawFn, ops: tuple[str, ...] = tuple(ELEMENTWISE), n: int = N
         dtype = DType.FP32 if space is Space.SCALAR else draw(st.sampled_from(list(DType)))
         values.append(b.load(f"operand{index}", space, dtype))
         kinds.append(space)
-    for value in draw(st.lists(st.sampled_from([0.0, 1.0, 2.0, 0.5, -1.5, 1.0 / n, 1.0 / (n - 1)]), max_size=2)):
+    for value in draw(
+        st.lists(st.sampled_from([0.0, 1.0, 2.0, 0.5, -1.5, 1.0 / n, 1.0 / (n - 1)]), max_size=2)
+    ):
         values.append(b.const(value))
         kinds.append(Space.SCALAR)
     for _ in range(draw(st.integers(1, max_nodes))):
@@ -85,4 +104,4 @@ def flat(value: Value) -> list[float]:
     return [x for part in value for x in flat(part)]
 
 
-__all__ = ["N", "TAME", "arguments", "flat", "spaces", "specs"]
+__all__ = ["TAME", "N", "arguments", "flat", "spaces", "specs"]

@@ -131,7 +131,7 @@ def test_linear_operands() -> None:
 
 
 def test_linear_refuses_an_unknown_activation() -> None:
-    with pytest.raises(SpecError, match="got 'swish', allowed: .*silu"):
+    with pytest.raises(SpecError, match=r"got 'swish', allowed: .*silu"):
         catalog.linear(64, 64, BF16, activation="swish")
 
 
@@ -142,7 +142,9 @@ def test_norm_operands_follow_the_arguments(
     bias: DType | None, residual: DType | None, weight: DType | None
 ) -> None:
     present = [n for n, d in (("bias", bias), ("residual", residual)) if d is not None]
-    layernorm = catalog.layernorm(64, 64, BF16, bias=bias, residual=residual, ln_weight=weight, ln_bias=weight)
+    layernorm = catalog.layernorm(
+        64, 64, BF16, bias=bias, residual=residual, ln_weight=weight, ln_bias=weight
+    )
     parameters = ["ln_weight", "ln_bias"] if weight is not None else []
     assert names(layernorm) == [*present, *parameters, "eps"]
     for position in ("before", "after"):
@@ -159,7 +161,11 @@ def test_rmsnorm_refuses_an_unknown_position() -> None:
 
 
 def test_catalogue_scalars_are_scalars() -> None:
-    for spec in (catalog.layernorm(64, 64, BF16), catalog.gemma_block(64, 64, BF16), catalog.softmax(64, 64, BF16)):
+    for spec in (
+        catalog.layernorm(64, 64, BF16),
+        catalog.gemma_block(64, 64, BF16),
+        catalog.softmax(64, 64, BF16),
+    ):
         for operand in spec.operands:
             assert (operand.space is Space.SCALAR) == (operand.name in ("eps", "weight_offset", "scale"))
         assert dataclasses.replace(normalize(spec), nodes=spec.nodes, outputs=spec.outputs) == spec

@@ -1,0 +1,183 @@
+"""Emitted kernels: golden text, and a model of the device headers that runs them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from comfuse.generator.builder import SpecBuilder
+from comfuse.generator.emit import describe, emit
+from comfuse.generator.emit.names import Namer, sanitise
+from comfuse.generator.interpret import interpret
+from comfuse.generator.passes import normalize
+from comfuse.generator.plan import KernelPlan, candidates, plan
+from comfuse.generator.spec import DType, FusedSpec, Operand, Space
+
+from . import cpp_model
+from .programs import GOLDEN
+from .strategies import TAME, arguments, flat, specs
+
+FOLDER = Path(__file__).parents[1] / "golden"
+UPDATE = os.environ.get("COMFUSE_UPDATE_GOLDEN") == "1"
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden(name: str) -> None:
+    """Refresh with COMFUSE_UPDATE_GOLDEN=1 and read the difference."""
+    path = FOLDER / f"{name}.cu"
+    text = emit(plan(GOLDEN[name])).text
+    if UPDATE:
+        path.write_text(text)
+    assert path.exists(), "no golden file: run once with COMFUSE_UPDATE_GOLDEN=1"
+    assert text == path.read_text(), "emitted text changed: if meant, run with COMFUSE_UPDATE_GOLDEN=1"
+
+
+def test_no_stale_golden_files() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("*.cu")) == sorted(GOLDEN)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_layout_is_that_of_clang_format(name: str) -> None:
+    tool = shutil.which("clang-format") or shutil.which("clang-format", path=Path(sys.executable).parent)
+    if tool is None:
+        pytest.skip("clang-format is not installed")
+    text = emit(plan(GOLDEN[name])).text
+    style = "--style={BasedOnStyle: Google, ColumnLimit: 110}"
+    formatted = subprocess.run([tool, style], input=text, capture_output=True, text=True, check=True)
+    assert formatted.stdout == text
+
+
+def split_operands(spec: FusedSpec, operands: list) -> tuple[list, list[float]]:
+    """Tensors and scalars, each in order."""
+    pairs = list(zip(spec.operands, operands, strict=True))
+    tensors = [v for o, v in pairs if o.space is not Space.SCALAR]
+    return tensors, [v for o, v in pairs if o.space is Space.SCALAR]
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_emitted_kernel_computes_the_spec(data: st.DataObject) -> None:
+    spec = data.draw(specs(TAME))
+    gemm, operands = data.draw(arguments(spec))
+    source = emit(plan(spec))
+    outputs = cpp_model.run(cpp_model.parse(source.text), spec.n, gemm, *split_operands(spec, operands))
+    for index, expected in enumerate(interpret(normalize(spec), gemm, operands)):
+        want, got = flat(expected), flat(outputs[index])
+        scale = max((abs(v) for v in want if math.isfinite(v)), default=1.0)
+        for a, b in zip(got, want, strict=True):
+            assert a == b or (math.isnan(a) and math.isnan(b)) or abs(a - b) <= 1e-4 * max(scale, 1.0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(specs(max_nodes=30), st.data())
+def test_text_is_well_formed_whatever_the_names(spec: FusedSpec, data: st.DataObject) -> None:
+    odd = st.sampled_from(
+        ["x", "int", "Phase0", "Kernel", "a b", "a_b", "A_B", "__x", "9", "é", "cf", "linux", "x"]
+    )
+    nodes = tuple(dataclasses.replace(node, name=data.draw(odd)) for node in spec.nodes)
+    operands = tuple(Operand(f"{data.draw(odd)}_{i}", o.space, o.dtype) for i, o in enumerate(spec.operands))
+    spec = dataclasses.replace(spec, nodes=nodes, operands=operands)
+    source = emit(plan(spec))
+    assert source == emit(plan(dataclasses.replace(spec)))  # deterministic
+    cpp_model.parse(source.text)  # every alias once, and before its use
+    assert max(len(line) for line in source.text.splitlines()) <= 110
+    assert source.text.isascii() or "é" in source.text
+    assert not re.search(r"[ \t]$|\n\n\n", source.text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_constants_of_the_kernel_are_those_of_the_plan(name: str) -> None:
+    for chosen in candidates(GOLDEN[name]):
+        if not isinstance(chosen, KernelPlan):
+            continue
+        source = emit(chosen)
+        numbers = cpp_model.parse(source.text).constants
+        assert numbers[chosen.schedule.capitalize()] == [chosen.tile_m, chosen.tile_n, chosen.tile_k]
+        assert numbers["Cluster"] == [1, chosen.cluster_n]
+        assert numbers["Stages"] == [chosen.stages]
+        assert numbers["TileSlots"] == [chosen.tile_slots]
+        assert numbers["Gemm"] == [chosen.spec.n]
+        assert source.text.startswith(f"// {source.name}\n")
+        assert f"COMFUSE_EXPORT({source.name}, Kernel)\n" in source.text
+        tile = f"{chosen.tile_m}x{chosen.tile_n}x{chosen.tile_k}_c1x{chosen.cluster_n}_{chosen.schedule}"
+        assert re.fullmatch(rf"cf_sm90_gemm_[a-z0-9_]+_{tile}_[0-9a-f]{{8}}", source.name)
+
+
+def test_names_tell_kernels_apart() -> None:
+    names = [emit(c).name for spec in GOLDEN.values() for c in candidates(spec) if isinstance(c, KernelPlan)]
+    assert len(set(names)) == len(names)
+
+
+def test_what_the_shape_hint_changes_is_not_in_the_text() -> None:
+    spec = GOLDEN["layernorm"]
+    texts = {
+        (c.schedule, c.tile_n, c.cluster_n): emit(c).text
+        for c in candidates(spec)
+        if isinstance(c, KernelPlan)
+    }
+    for c in candidates(spec, "h100", 77):
+        if isinstance(c, KernelPlan):
+            assert emit(c).text == texts[c.schedule, c.tile_n, c.cluster_n]
+
+
+def test_unused_operands_keep_their_place() -> None:
+    b = SpecBuilder(64, 64, DType.BF16)
+    b.load("unused", Space.ROW, DType.BF16)
+    b.output("y", b.op("add", b.gemm(), b.load("bias", Space.ROW, DType.BF16)), DType.BF16)
+    text = emit(plan(b.spec())).text
+    assert "using bias = cf::RowVector<1, cf::bf16>;" in text
+    assert "cf::Operands<unused, bias>" in text
+
+
+def test_constants_beyond_float32_become_infinite() -> None:
+    b = SpecBuilder(64, 64, DType.BF16)
+    b.output("y", b.op("maximum", b.gemm(), b.const(-1e300, "low")), DType.BF16)
+    assert "using low = cf::Imm<0xff800000>;  // -1e+300" in emit(plan(b.spec())).text
+
+
+@pytest.mark.parametrize(
+    "wanted, name",
+    [
+        ("x", "x"),
+        ("int", "int_value"),
+        ("layer.0/out", "layer_0_out"),
+        ("__init__", "init"),
+        ("2d", "v2d"),
+        ("M_PI", "m_pi"),
+        ("Phase12", "Phase12_value"),
+        ("", "value"),
+        ("X", "X"),
+    ],
+)
+def test_sanitise(wanted: str, name: str) -> None:
+    assert sanitise(wanted) == name
+
+
+def test_namer_numbers_collisions() -> None:
+    namer = Namer()
+    assert [namer.unique(n) for n in ("x", "x", "x_2", "x")] == ["x", "x_2", "x_2_2", "x_3"]
+
+
+def test_description_reads_like_mathematics() -> None:
+    assert describe(normalize(GOLDEN["layernorm"])) == [
+        "x = a @ b.T + bias + residual",
+        "y = (x - mean(x)) * rsqrt(var(x) + eps) * ln_weight + ln_bias",
+    ]
+
+
+def test_description_parenthesises_by_precedence() -> None:
+    b = SpecBuilder(64, 64, DType.BF16)
+    x, r = b.gemm(), b.load("r", Space.TILE, DType.BF16)
+    y = b.op("sub", b.op("mul", b.op("add", x, r), r), b.op("sub", x, b.op("div", r, b.op("mul", x, r))))
+    b.output("y", y, DType.BF16)
+    assert describe(b.spec()) == ["y = (a @ b.T + r) * r - (a @ b.T - r / (a @ b.T * r))"]

@@ -1,0 +1,35 @@
+// cf_sm90_gemm_bf16_128x192x64_c1x1_pingpong_e98a3933
+//   masked = a @ b.T * scale + mask
+//   e = exp(masked - max(masked))
+//   y = e * reciprocal(sum(e))
+#include <comfuse/sm90/fused_gemm.hpp>
+
+namespace cf = comfuse;
+namespace {
+
+using mask = cf::Tile<0, cf::fp32>;
+using scale = cf::Scalar<0>;
+
+// phase 0
+using masked = cf::Add<cf::Mul<cf::Acc, scale>, mask>;
+using reduce_peak = cf::RowReduce<0, cf::Max, masked>;
+using Phase0 =
+    cf::Phase<cf::Tiles<mask>, cf::Columns<>, cf::Lets<masked>, cf::Effects<cf::Keep<masked>, reduce_peak>>;
+
+// phase 1
+using peak = cf::Column<0, cf::Stat<0, cf::value>>;
+using e = cf::Exp<cf::Sub<cf::Kept, peak>>;
+using total = cf::RowReduce<1, cf::Sum, e>;
+using Phase1 = cf::Phase<cf::Tiles<>, cf::Columns<peak>, cf::Lets<e>, cf::Effects<cf::Keep<e>, total>>;
+
+// phase 2
+using total_inverse = cf::Column<0, cf::Reciprocal<cf::Stat<1, cf::value>>>;
+using y = cf::Mul<cf::Kept, total_inverse>;
+using Phase2 = cf::Phase<cf::Tiles<>, cf::Columns<total_inverse>, cf::Lets<>,
+                         cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
+
+using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2048>, cf::Pingpong<128, 192, 64>,
+                                   cf::Cluster<1, 1>, cf::Stages<4>, cf::TileSlots<2>, cf::Operands<mask>,
+                                   cf::Program<Phase0, Phase1, Phase2>>;
+}  // namespace
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x192x64_c1x1_pingpong_e98a3933, Kernel)
