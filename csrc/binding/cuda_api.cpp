@@ -1,17 +1,14 @@
 #include "cuda_api.h"
 
 #include <dlfcn.h>
+#include <torch/csrc/stable/c/shim.h>
 
-#include <stdexcept>
+#include <atomic>
 #include <string>
 
 #include "errors.h"
 
 namespace comfuse::binding {
-
-void fail(char const* type, std::string const& text) {
-  throw std::runtime_error(std::string("comfuse: [") + type + "] " + text);
-}
 
 namespace {
 
@@ -49,6 +46,26 @@ CudaApi load() {
 CudaApi const& cuda() {
   static CudaApi const api = load();
   return api;
+}
+
+int32_t device_type() {
+  static int32_t const type = aoti_torch_device_type_cuda();
+  return type;
+}
+
+bool runs_kernels(int device) {
+  enum { kUnknown, kYes, kNo };
+  static std::atomic<int> known[64];
+  if (device < 0 || device >= 64) return false;
+  int state = known[device].load(std::memory_order_relaxed);
+  if (state == kUnknown) {
+    int major, minor;
+    check_cuda(cuda().device_attribute(&major, kComputeMajor, device), "cudaDeviceGetAttribute");
+    check_cuda(cuda().device_attribute(&minor, kComputeMinor, device), "cudaDeviceGetAttribute");
+    state = major == 9 && minor == 0 ? kYes : kNo;
+    known[device].store(state, std::memory_order_relaxed);
+  }
+  return state == kYes;
 }
 
 void check_cuda(int error, char const* what) {

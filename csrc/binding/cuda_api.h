@@ -42,6 +42,12 @@ struct CudaApi {
 // Throws LaunchError if this process has no CUDA build of torch.
 CudaApi const& cuda();
 
+// Torch's number for the kind of device that kernels run on.
+int32_t device_type();
+
+// Whether kernels, which are sm_90a code, run on this device; asked once a device.
+bool runs_kernels(int device);
+
 // Throws LaunchError with CUDA's own words if `error` is not 0.
 void check_cuda(int error, char const* what);
 

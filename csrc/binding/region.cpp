@@ -114,8 +114,7 @@ Outputs::~Outputs() {
 }
 
 void run(Call& call, int required, Outputs& outputs) {
-  static int32_t const cuda_type = aoti_torch_device_type_cuda();
-  if (call.a.device_type != cuda_type) fail("DeviceError", "a is on another device than the other tensors; allowed: one device for all tensors");
+  if (call.a.device_type != device_type()) fail("DeviceError", "a is on another device than the other tensors; allowed: one device for all tensors");
   int64_t m = 1;
   for (int64_t i = 0; i + 1 < call.a.rank; ++i) m *= call.a.sizes[i];
 

@@ -49,27 +49,12 @@ Found lookup(std::string_view spec, int64_t m) {
   return {&entry.program, nullptr};
 }
 
-// Kernels are sm_90a code; 0: not asked yet, 1: yes, 2: no.
-bool runs_on(int device) {
-  static std::atomic<int> known[64];
-  if (device < 0 || device >= 64) return false;
-  int state = known[device].load(std::memory_order_relaxed);
-  if (state == 0) {
-    int major, minor;
-    check_cuda(cuda().device_attribute(&major, kComputeMajor, device), "cudaDeviceGetAttribute");
-    check_cuda(cuda().device_attribute(&minor, kComputeMinor, device), "cudaDeviceGetAttribute");
-    state = major == 9 && minor == 0 ? 1 : 2;
-    known[device].store(state, std::memory_order_relaxed);
-  }
-  return state == 1;
-}
-
 }  // namespace
 
 Found find(std::string_view spec, int64_t m, int device) {
   Found found = lookup(spec, m);
   if (m == 0 && found.program != nullptr) return found;
-  if (found.kernel != nullptr && runs_on(device)) return found;
+  if (found.kernel != nullptr && runs_kernels(device)) return found;
 
   CfResolver const resolve = resolver.load();
   if (resolve == nullptr) fail("LoadError", "the binding was loaded without comfuse; import comfuse first");

@@ -91,7 +91,7 @@ void* stream_workspace(Key const& key) {
   }
   int64_t const size = key.bytes, stride = 1;
   Workspace made{};
-  check(aoti_torch_empty_strided(1, &size, &stride, aoti_torch_dtype_uint8(), aoti_torch_device_type_cuda(), key.device,
+  check(aoti_torch_empty_strided(1, &size, &stride, aoti_torch_dtype_uint8(), device_type(), key.device,
                                  &made.tensor),
         "empty_strided of a workspace");
   int const error = aoti_torch_get_data_ptr(made.tensor, &made.data) != 0
