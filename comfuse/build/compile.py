@@ -97,8 +97,18 @@ def compile_cuda(
     )
 
 
-def compile_cxx(name: str, sources: list[Path], folder: Path, tick: Callable[[], None]) -> Path:
+def compile_cxx(
+    name: str,
+    sources: list[Path],
+    folder: Path,
+    tick: Callable[[], None],
+    *,
+    flags: tuple[str, ...] = (),
+    include: tuple[Path, ...] = (),
+) -> Path:
     """Compiles C++ sources against torch's stable ABI into ``folder/<name>.so``; needs no CUDA.
+
+    ``flags`` and ``include`` come after our own.
 
     Raises:
         ToolchainError: no C++ compiler.
@@ -112,9 +122,9 @@ def compile_cxx(name: str, sources: list[Path], folder: Path, tick: Callable[[],
         jobs=settings.max_jobs() or min(os.cpu_count() or 1, len(sources)),
         environment={},
         sources=[str(source) for source in sources],
-        extra_cflags=list(cxx_flags()),
+        extra_cflags=[*cxx_flags(), *flags],
         extra_ldflags=["-Wl,--as-needed", "-ldl", "-lpthread"],
-        extra_include_paths=[str(INCLUDE_DIR)],
+        extra_include_paths=[str(path) for path in (INCLUDE_DIR, *include)],
         with_cuda=False,
     )
 

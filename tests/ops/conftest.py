@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from comfuse import fallbacks
+from tests.ops.host_binding import Host, compile_host
+
+
+@pytest.fixture(autouse=True)
+def clean_counts() -> Iterator[None]:
+    fallbacks.reset()
+    yield
+    fallbacks.reset()
+
+
+@pytest.fixture(scope="session")
+def loaded_host(tmp_path_factory: pytest.TempPathFactory) -> Host:
+    folder: Path = tmp_path_factory.mktemp("host_binding")
+    return Host.load(compile_host(folder))
+
+
+@pytest.fixture
+def host(loaded_host: Host) -> Iterator[Host]:
+    loaded_host.launched.clear()
+    loaded_host.library.comfuse_reset_copies()
+    yield loaded_host
+    loaded_host.library.fake_set_capturing(0)
+    loaded_host.library.fake_set_supported(1)
+    loaded_host.library.fake_set_stream(0x10)
+    loaded_host.library.fake_destroy_graphs()
+    loaded_host.resolve = lambda spec, m: 1
