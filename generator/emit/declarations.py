@@ -165,26 +165,32 @@ class _Writer:
 
         Where it is too long, its longest inputs get names of their own.
         """
-        while used + len(self.text(i)) > layout.COLUMNS:
+        if i in self.aliases or i == self.phase.content:
+            return self.text(i)
+        while used + len(self._expression(i)) > layout.COLUMNS:
             inputs = [j for j in self.spec.nodes[i].inputs if self._can_be_named(j)]
-            if i in self.aliases or i == self.phase.content or not inputs:
+            if not inputs:
                 break
             longest = max(inputs, key=lambda j: len(self.text(j)))
             self._alias(longest, self.spec.nodes[longest].name)
-        return self.text(i)
+        return self._expression(i)
 
     def _can_be_named(self, i: int) -> bool:
         return self.spec.nodes[i].op in ELEMENTWISE and i not in self.aliases and i != self.phase.content
 
     def text(self, i: int) -> str:
-        """A node as a C++ type, in this phase."""
-        node = self.spec.nodes[i]
+        """A node as a C++ type, in this phase: by its name if it has one."""
         if i in self.shared_scalars:
-            self._alias(i, node.name)
+            self._alias(i, self.spec.nodes[i].name)
         if i in self.aliases:
             return self.aliases[i]
         if i == self.phase.content:
-            return "cf::Acc" if node.op == "gemm" else "cf::Kept"
+            return "cf::Acc" if self.spec.nodes[i].op == "gemm" else "cf::Kept"
+        return self._expression(i)
+
+    def _expression(self, i: int) -> str:
+        """A node as its op applied to its inputs."""
+        node = self.spec.nodes[i]
         if node.op == "load":
             assert node.operand is not None
             return self.operand_names[node.operand]
@@ -192,12 +198,14 @@ class _Writer:
             return self._constant(i)
         if node.op == "field":
             assert node.field is not None
-            reduction = node.inputs[0]
-            cpp = REDUCTIONS[self.spec.nodes[reduction].op].fields[node.field]
-            return f"cf::Stat<{self.reduction_index[reduction]}, cf::{cpp}>"
+            return self._stat(node.inputs[0], node.field)
         if node.op in REDUCTIONS:
-            return f"cf::Stat<{self.reduction_index[i]}, cf::{REDUCTIONS[node.op].fields['value']}>"
+            return self._stat(i, "value")
         return f"cf::{ELEMENTWISE[node.op].functor}<{', '.join(self.text(j) for j in node.inputs)}>"
+
+    def _stat(self, reduction: int, field: str) -> str:
+        cpp = REDUCTIONS[self.spec.nodes[reduction].op].fields[field]
+        return f"cf::Stat<{self.reduction_index[reduction]}, cf::{cpp}>"
 
     def _constant(self, i: int) -> str:
         if i not in self.constant_names:
