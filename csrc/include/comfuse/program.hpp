@@ -81,16 +81,16 @@ struct Gemm {
   using Element = T;
   static constexpr int N = Columns;
 };
-template <int M, int N, int K>
-struct Pingpong {  // two warpgroups take whole tiles in turn: one's epilogue hides behind the other's GEMM
-  static constexpr int TileM = M, TileN = N, TileK = K;
-  static constexpr bool kPingpong = true;
+// A team of warpgroups computes a tile, each its share of the rows.  With two teams, which take the
+// tiles in turn, the epilogue of one hides behind the other's GEMM.
+template <int M, int N, int K, int Teams, int WarpgroupsOfTeam>
+struct Schedule {
+  static constexpr int TileM = M, TileN = N, TileK = K, kTeams = Teams, kTeamSize = WarpgroupsOfTeam;
 };
+template <int M, int N, int K, int WarpgroupsOfTeam = 1>
+using Pingpong = Schedule<M, N, K, 2, WarpgroupsOfTeam>;
 template <int M, int N, int K>
-struct Cooperative {  // two warpgroups halve each tile by rows
-  static constexpr int TileM = M, TileN = N, TileK = K;
-  static constexpr bool kPingpong = false;
-};
+using Cooperative = Schedule<M, N, K, 1, 2>;
 template <int M, int N>
 struct Cluster {
   static constexpr int ClusterM = M, ClusterN = N;

@@ -63,12 +63,12 @@ class Epilogue {
     uint64_t *slot_full, *slot_empty, *vector_full, *vector_empty;
   };
 
-  CF_DEVICE Epilogue(Params const& params, Shared const& shared, int warpgroup)
+  CF_DEVICE Epilogue(Params const& params, Shared const& shared, int member)
       : params_(params),
         shared_(shared),
         parity_(params.parity_counter, gridDim.x * Kernel::kConsumerWarps) {
     int const lane = lane_id(), warp = warp_id() % 4, q = lane % 4;
-    row_ = (Kernel::kPingpong ? 0 : warpgroup * 64) + warp * 16;
+    row_ = member * (kFragments * 64) + warp * 16;
     owned_row_ = row_ + (kFragments == 2 ? (q / 2) * 64 : 0) + (q % 2) * 8 + lane / 4;
   }
 

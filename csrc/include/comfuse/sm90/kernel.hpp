@@ -1,5 +1,5 @@
 // The kernel layer: persistent, warp-specialised.  One producer warpgroup, a warp for each kind of
-// operand; two consumer warpgroups, which multiply and run the program's phases.
+// operand; one or two teams of consumer warpgroups, which multiply and run the program's phases.
 #pragma once
 
 #include <cuda.h>
@@ -25,14 +25,15 @@ struct FusedGemm {
   static constexpr int N = GemmT::N;
   static constexpr int TileM = Schedule::TileM, TileN = Schedule::TileN, TileK = Schedule::TileK;
   static constexpr int ClusterN = ClusterShape::ClusterN;
-  static constexpr bool kPingpong = Schedule::kPingpong;
+  static constexpr int kTeams = Schedule::kTeams, kTeamSize = Schedule::kTeamSize, kConsumers = kTeams * kTeamSize;
   static constexpr int kFragments = Main::kFragments;
   static constexpr bool kClippedN = N % TileN != 0 || Scheduler::kTilesN % ClusterN != 0;
   static_assert(N % 8 == 0 && TileN % 64 == 0 && TileM == 128);
 
   // ---- threads
-  static constexpr int kThreads = 3 * kWarpgroup, kConsumerWarps = 8;
-  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+  static_assert(kConsumers == 2 || kConsumers == 4);
+  static constexpr int kThreads = (1 + kConsumers) * kWarpgroup, kConsumerWarps = 4 * kConsumers;
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32, kConsumerRegisters = kConsumers == 2 ? 232 : 112;
 
   // ---- operands
   static constexpr int kTileOperands = count_of<IsTile>(OperandList{});
@@ -55,12 +56,10 @@ struct FusedGemm {
   // ---- shared memory
   static constexpr int kSlotsOffset = Main::kStages * Main::kStageBytes;
   // Each consumer warpgroup has a ring of slots of its own, for its own rows: its waits then see every
-  // lap of their barriers, which a parity bit needs.  Vectors belong to a tile: in pingpong each
-  // warpgroup has a buffer, in the cooperative schedule both read one.
-  static constexpr int kVectorBuffers = kPingpong ? 2 : 1;
-  static constexpr int kVectorsOffset = kSlotsOffset + 2 * kSlots * kSlotBytes;
-  static constexpr int kBarriersOffset = kVectorsOffset + kVectorBuffers * kVectorBytes;
-  static constexpr int kSharedBytes = kBarriersOffset + (2 * Main::kStages + 4 * kSlots + 2 * kVectorBuffers) * 8;
+  // lap of their barriers, which a parity bit needs.  A team, which shares a tile, shares its vectors.
+  static constexpr int kVectorsOffset = kSlotsOffset + kConsumers * kSlots * kSlotBytes;
+  static constexpr int kBarriersOffset = kVectorsOffset + kTeams * kVectorBytes;
+  static constexpr int kSharedBytes = kBarriersOffset + (2 * Main::kStages + 2 * kConsumers * kSlots + 2 * kTeams) * 8;
   static_assert(kSharedBytes <= 232448, "the plan needs more shared memory than a CTA can have");
 
   struct Params {
@@ -78,14 +77,14 @@ struct FusedGemm {
     typename Main::Shared const main{memory, barriers, barriers + Main::kStages};
     if (threadIdx.x == 0) {
       Main::init(main);
-      for (int w = 0; w < 2; ++w) {
+      for (int w = 0; w < kConsumers; ++w) {
         auto const shared = epilogue_memory(memory, w);
         for (int i = 0; i < kSlots; ++i) {
           Barrier::init(shared.slot_full + i, 1);
           Barrier::init(shared.slot_empty + i, 4);
         }
         Barrier::init(shared.vector_full, 32);
-        Barrier::init(shared.vector_empty, kConsumerWarps / kVectorBuffers);
+        Barrier::init(shared.vector_empty, 4 * kTeamSize);
       }
       cutlass::arch::fence_barrier_init();
     }
@@ -118,18 +117,18 @@ struct FusedGemm {
     }
   }
 
-  // Warpgroup `w`'s part: slots and vectors, then behind the GEMM's barriers its own.
+  // Consumer warpgroup `w`'s part: its slots, its team's vectors, and the barriers of both.
   using EpilogueShared = typename Epilogue<FusedGemm>::Shared;
   CF_DEVICE static EpilogueShared epilogue_memory(uint8_t* memory, int w) {
     auto* slot_barriers = reinterpret_cast<uint64_t*>(memory + kBarriersOffset) + 2 * Main::kStages;
-    auto* vector_barriers = slot_barriers + 4 * kSlots;
-    int const buffer = kVectorBuffers == 2 ? w : 0;
+    auto* vector_barriers = slot_barriers + 2 * kConsumers * kSlots;
+    int const team = w / kTeamSize;
     return {memory + kSlotsOffset + w * kSlots * kSlotBytes,
-            memory + kVectorsOffset + buffer * kVectorBytes,
+            memory + kVectorsOffset + team * kVectorBytes,
             slot_barriers + 2 * w * kSlots,
             slot_barriers + (2 * w + 1) * kSlots,
-            vector_barriers + 2 * buffer,
-            vector_barriers + 2 * buffer + 1};
+            vector_barriers + 2 * team,
+            vector_barriers + 2 * team + 1};
   }
 
   CF_DEVICE static void produce_gemm(Params const& params, typename Main::Shared const& shared, Scheduler scheduler) {
@@ -144,32 +143,37 @@ struct FusedGemm {
   // Tile operands, each warpgroup's in the order in which its phases read them.
   CF_DEVICE static void produce_tiles(Params const& params, uint8_t* memory, Scheduler scheduler) {
     if constexpr (kSlots > 0) {
-      RingPosition<kSlots> mine, other;
-      for (int w = 0; !scheduler.done(); scheduler.advance()) {
-        produce_phases(params, memory, scheduler.item(), w, mine, other, Program{});
-        if constexpr (kPingpong) {
-          auto const swapped = mine;
-          mine = other, other = swapped, w ^= 1;
+      Rings mine, others;  // of the team whose item it is, and of the other team
+      for (int team = 0; !scheduler.done(); scheduler.advance()) {
+        produce_phases(params, memory, scheduler.item(), team, mine, Program{});
+        if constexpr (kTeams == 2) {
+          Rings const swapped = mine;
+          mine = others, others = swapped, team ^= 1;
         }
       }
     }
   }
-  template <class Item, class Position, class... P>
-  CF_DEVICE static void produce_phases(Params const& params, uint8_t* memory, Item const& item, int w, Position& mine,
-                                       Position& other, List<P...>) {
-    (produce_phase(params, memory, item, w, mine, other, typename P::Tiles{}), ...);
+  using RingPositionOfSlots = RingPosition<(kSlots > 0 ? kSlots : 1)>;
+  struct Rings {
+    RingPositionOfSlots members[kTeamSize];
+  };
+  template <class Item, class... P>
+  CF_DEVICE static void produce_phases(Params const& params, uint8_t* memory, Item const& item, int team, Rings& rings,
+                                       List<P...>) {
+    (produce_phase(params, memory, item, team, rings, typename P::Tiles{}), ...);
   }
-  // Pingpong: all 64-row halves go to warpgroup w.  Cooperative: each to its own.
-  template <class Item, class Position, class... Leaf>
-  CF_DEVICE static void produce_phase(Params const& params, uint8_t* memory, Item const& item, int w, Position& mine,
-                                      Position& other, List<Leaf...>) {
+  template <class Item, class... Leaf>
+  CF_DEVICE static void produce_phase(Params const& params, uint8_t* memory, Item const& item, int team, Rings& rings,
+                                      List<Leaf...>) {
     if constexpr (sizeof...(Leaf) > 0)
-      for (int chunk = 0; chunk < TileN / 64; ++chunk) {
-        int const row = item.row(), column = item.column() + chunk * 64;
-        (produce_slot(params, epilogue_memory(memory, w), row, column, mine, Leaf{}), ...);
-        (produce_slot(params, epilogue_memory(memory, kPingpong ? w : 1), row + 64, column, kPingpong ? mine : other,
-                      Leaf{}),
-         ...);
+      for (int column = item.column(); column < item.column() + TileN; column += 64) {
+#pragma unroll
+        for (int part = 0; part < TileM / 64; ++part) {
+          int const member = part / kFragments;  // a constant once unrolled: rings stay in registers
+          (produce_slot(params, epilogue_memory(memory, team * kTeamSize + member), item.row() + part * 64, column,
+                        rings.members[member], Leaf{}),
+           ...);
+        }
       }
   }
   template <class Position, class Leaf>
@@ -191,8 +195,8 @@ struct FusedGemm {
   CF_DEVICE static void produce_vectors(Params const& params, uint8_t* memory, Scheduler scheduler) {
     if constexpr (kVectorBytes > 0) {
       for (uint32_t sequence = 0; !scheduler.done(); scheduler.advance(), ++sequence) {
-        auto const shared = epilogue_memory(memory, sequence % kVectorBuffers);
-        wait(*shared.vector_empty, sequence / kVectorBuffers % 2 ^ 1);
+        auto const shared = epilogue_memory(memory, sequence % kTeams * kTeamSize);
+        wait(*shared.vector_empty, sequence / kTeams % 2 ^ 1);
         copy_vectors(params, scheduler.item(), shared.vectors, OperandList{});
         arrive(*shared.vector_full);
       }
@@ -221,38 +225,39 @@ struct FusedGemm {
 
   CF_DEVICE static void consume(Params const& params, typename Main::Shared const& main, EpilogueShared const& shared,
                                 Scheduler scheduler, int warpgroup) {
-    Epilogue<FusedGemm> epilogue(params, shared, warpgroup);
+    int const team = warpgroup / kTeamSize, member = warpgroup % kTeamSize;
+    Epilogue<FusedGemm> epilogue(params, shared, member);
     typename Main::Position position;
     Accumulator accumulator;
-    if constexpr (kPingpong) {
-      // Named barrier 1 + w gives warpgroup w its turn to multiply.  Each skips the K blocks of the other.
-      if (warpgroup == 1) {
+    if constexpr (kTeams == 1) {
+      for (; !scheduler.done(); scheduler.advance()) {
+        Main::multiply(main, position, accumulator, member, params.k_blocks);
+        Main::finish(main, position, accumulator);
+        epilogue.run(accumulator, scheduler.item());
+      }
+    } else {
+      // Named barrier 1 + t gives team t its turn to multiply.  Each skips the K blocks of the other.
+      if (team == 1) {
         named_arrive(1);
         position.advance(params.k_blocks);
         scheduler.advance();
       }
       for (; !scheduler.done(); scheduler.advance(2)) {
-        named_sync(1 + warpgroup);
-        Main::multiply(main, position, accumulator, warpgroup, params.k_blocks);
-        named_arrive(2 - warpgroup);
+        named_sync(1 + team);
+        Main::multiply(main, position, accumulator, member, params.k_blocks);
+        named_arrive(2 - team);
         Main::finish(main, position, accumulator);
         epilogue.run(accumulator, scheduler.item());
         position.advance(params.k_blocks);
-      }
-    } else {
-      for (; !scheduler.done(); scheduler.advance()) {
-        Main::multiply(main, position, accumulator, warpgroup, params.k_blocks);
-        Main::finish(main, position, accumulator);
-        epilogue.run(accumulator, scheduler.item());
       }
     }
     epilogue.leave();
   }
   CF_DEVICE static void named_sync(uint32_t id) {
-    asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kConsumers * kWarpgroup) : "memory");
   }
   CF_DEVICE static void named_arrive(uint32_t id) {
-    asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory");
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kConsumers * kWarpgroup) : "memory");
   }
 };
 

@@ -14,8 +14,8 @@ struct Mainloop {
   static constexpr int kBytesA = TileM * TileK * int(sizeof(T)), kBytesB = TileN * TileK * int(sizeof(T));
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kRowsA = TileM / ClusterN;  // rows of A that one CTA loads
-  static constexpr int kFragments = Schedule::kPingpong ? TileM / 64 : TileM / 128;  // wgmmas of 64 rows a warpgroup
-  static constexpr int kReleases = (Schedule::kPingpong ? 1 : 2) * ClusterN;         // arrivals that free a stage
+  static constexpr int kFragments = TileM / 64 / Schedule::kTeamSize;  // wgmmas of 64 rows a warpgroup
+  static constexpr int kReleases = Schedule::kTeamSize * ClusterN;     // arrivals that free a stage
   static_assert(TileK * sizeof(T) == 128, "a K block is one 128-byte swizzle row");
   static_assert(ClusterShape::ClusterM == 1, "clusters extend along N");
 
@@ -59,10 +59,10 @@ struct Mainloop {
     for (int i = 0; i < kStages; ++i, position.advance()) wait(shared.empty[position.slot], position.phase ^ 1);
   }
 
-  // A warpgroup's share of the tile; returns with the last K block's products still in flight.
-  CF_DEVICE static void multiply(Shared const& shared, Position& position, Accumulator& accumulator, int warpgroup,
+  // The share of the tile of one of the team's warpgroups; returns with the last K block's products still in flight.
+  CF_DEVICE static void multiply(Shared const& shared, Position& position, Accumulator& accumulator, int member,
                                  int k_blocks) {
-    uint32_t const first_row = Schedule::kPingpong ? 0 : warpgroup * 64 * 128;
+    uint32_t const first_row = member * (kFragments * 64) * 128;
 #pragma unroll 1
     for (int k = 0; k < k_blocks; ++k) {
       wait(shared.full[position.slot], position.phase);

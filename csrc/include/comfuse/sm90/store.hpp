@@ -22,6 +22,17 @@ CF_DEVICE void transpose_quad(uint32_t (&r)[4]) {
   r[3] = high ? b1 : t;
 }
 
+// Predicated, not branched around: a branch would end the scheduler's block at every store.
+CF_DEVICE void store_if(bool condition, void* p, uint4 v) {
+  asm volatile(
+      "{ .reg .pred q; setp.ne.s32 q, %5, 0; @q st.global.v4.u32 [%0], {%1, %2, %3, %4}; }" ::"l"(p), "r"(v.x),
+      "r"(v.y), "r"(v.z), "r"(v.w), "r"(int(condition)));
+}
+CF_DEVICE void store_if(bool condition, void* p, float2 v) {
+  asm volatile("{ .reg .pred q; setp.ne.s32 q, %3, 0; @q st.global.v2.f32 [%0], {%1, %2}; }" ::"l"(p), "f"(v.x),
+               "f"(v.y), "r"(int(condition)));
+}
+
 // `out`: the element at row 0 of the fragment's lane group (lane / 4) and column 0.  Rows `half` = 0,
 // 1 lie `half_stride` elements apart and are stored if valid[half]; `columns` of the 32 exist, a
 // multiple of 8.
@@ -36,14 +47,12 @@ CF_DEVICE void store(Fragment const& f, T* out, int64_t half_stride, bool const 
 #pragma unroll
       for (int j = 0; j < 4; ++j) r[j] = Pair<T>::pack(f.v[4 * j + 2 * half], f.v[4 * j + 2 * half + 1]);
       transpose_quad(r);
-      if (valid[half] && 8 * q < columns)
-        *reinterpret_cast<uint4*>(row + 8 * q) = make_uint4(r[0], r[1], r[2], r[3]);
+      store_if(valid[half] && 8 * q < columns, row + 8 * q, make_uint4(r[0], r[1], r[2], r[3]));
     } else {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        if (valid[half] && 8 * j < columns)
-          *reinterpret_cast<float2*>(row + 8 * j + 2 * q) =
-              make_float2(f.v[4 * j + 2 * half], f.v[4 * j + 2 * half + 1]);
+        store_if(valid[half] && 8 * j < columns, row + 8 * j + 2 * q,
+                 make_float2(f.v[4 * j + 2 * half], f.v[4 * j + 2 * half + 1]));
     }
   }
 }
