@@ -1,5 +1,24 @@
-"""ComFuse: a GEMM and the elementwise work and row reductions behind it, compiled into one Hopper kernel."""
+"""ComFuse: a GEMM and the elementwise work and row reductions behind it, compiled into one Hopper kernel::
+
+    @comfuse.fuse
+    def block(x, w, bias, residual, g, b):
+        h = F.linear(x, w, bias) + residual
+        return F.layer_norm(h, (h.shape[-1],), g, b)
+
+``fuse`` does all of it at a call; ``trace``, ``plan``, ``emit`` and ``build`` are its steps, each a function
+of one immutable value to the next.  Importing this package registers the dispatcher ops; it starts neither
+CUDA nor a compiler.
+"""
 
 from __future__ import annotations
 
+from comfuse import ops  # registers torch.ops.comfuse, which compiled graphs call by name
+from comfuse.build import build
+from comfuse.explain import explain
+from comfuse.frontend import TraceError, fuse, trace
+from comfuse.generator.emit import emit
+from comfuse.generator.plan import plan
+from comfuse.generator.spec import FusedSpec
+
 __version__ = "0.1.0"
+__all__ = ["FusedSpec", "TraceError", "build", "emit", "explain", "fuse", "ops", "plan", "trace"]

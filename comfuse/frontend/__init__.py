@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from comfuse.frontend.errors import TraceError
+from comfuse.frontend.fuse import FusedFunction, fuse
 from comfuse.frontend.region import TracedRegion, trace_region
 from comfuse.generator.spec import FusedSpec
 
-__all__ = ["TraceError", "TracedRegion", "trace", "trace_region"]
+__all__ = ["FusedFunction", "TraceError", "TracedRegion", "fuse", "trace", "trace_region"]
 
 
 def trace(fn: Callable[..., Any], *example_inputs: Any) -> FusedSpec:

@@ -47,7 +47,7 @@ _DECOMPOSED = get_decompositions(
     ]
 )
 
-_CONSTANTS = (bool, int, str, type(None), torch.dtype)
+CONSTANT_TYPES = (bool, int, str, type(None), torch.dtype)
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _check(names: Sequence[str], inputs: Sequence[Any]) -> None:
             if x.dim() and device not in (None, x.device):
                 raise DeviceError("trace", name, f"on {x.device}", f"the device of the others, {device}")
             device = x.device if x.dim() else device
-        elif not isinstance(x, (float, *_CONSTANTS)):
+        elif not isinstance(x, (float, *CONSTANT_TYPES)):
             raise ArgumentError(
                 "trace", name, f"a {type(x).__name__}", "a tensor, float, int, bool, str, dtype or None",
                 "unpack containers and pass the parameters of a module as arguments",

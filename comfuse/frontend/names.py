@@ -23,12 +23,12 @@ def rename(spec: FusedSpec, names: dict[int, str]) -> FusedSpec:
         return name
 
     operands = tuple(dataclasses.replace(o, name=unique(o.name)) for o in spec.operands)
-    nodes = []
-    for i, node in enumerate(spec.nodes):
+    nodes = list(spec.nodes)
+    for i, node in reversed(list(enumerate(nodes))):  # of several values called h, the last is the h
         if node.operand is not None:
-            nodes.append(dataclasses.replace(node, name=operands[node.operand].name))
+            nodes[i] = dataclasses.replace(node, name=operands[node.operand].name)
         else:
-            nodes.append(dataclasses.replace(node, name=unique(names.get(i, node.name))))
+            nodes[i] = dataclasses.replace(node, name=unique(names.get(i, node.name)))
     taken.clear()
     outputs = tuple(dataclasses.replace(o, name=unique(o.name)) for o in spec.outputs)
     return dataclasses.replace(spec, operands=operands, nodes=tuple(nodes), outputs=outputs)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from comfuse.errors import DTypeError, ShapeError
+from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from comfuse.frontend.capture import capture
 from comfuse.frontend.errors import TraceError
 from comfuse.frontend.lower import Lowered, lower
@@ -51,6 +51,8 @@ class TracedRegion:
         outputs: how its results are made of the kernel's.
         structure: how the function packs them.
         lead: the leading dimensions of A when it was traced.
+        dtypes: of the tensor arguments; None for the others.
+        constants: position and value of each argument that is built into the spec.
         any_rows: True if the function means the same for every number of rows; False if it reads the number
             itself (``x / x.shape[0]``, ``x.view(8, 128, -1)``): then the spec holds for ``lead`` alone.
     """
@@ -62,7 +64,28 @@ class TracedRegion:
     structure: pytree.TreeSpec
     lead: tuple[int, ...]
     dtypes: tuple[torch.dtype | None, ...]
+    constants: tuple[tuple[int, Any], ...] = ()
     any_rows: bool = True
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the function returns the kernel's only output as it is."""
+        return self.outputs == (OutputForm(0),) and self.structure.is_leaf()
+
+    def accepts(self, args: Sequence[Any]) -> bool:
+        """True if these arguments are of the class that the function was traced with."""
+        if len(args) != len(self.names):
+            return False
+        if any(type(args[i]) is not type(value) or args[i] != value for i, value in self.constants):
+            return False
+        tensors = {i for i, dtype in enumerate(self.dtypes) if dtype is not None}
+        if any(isinstance(x, torch.Tensor) != (i in tensors) for i, x in enumerate(args)):
+            return False
+        try:
+            self.bind(args)
+        except ArgumentError:
+            return False
+        return True
 
     def bind(self, args: Sequence[Any]) -> BoundCall:
         """The call's tensors, as the op takes them.
@@ -91,6 +114,12 @@ class TracedRegion:
                 raise DTypeError(
                     "call", self.names[i], str(args[i].dtype), str(dtype), "trace again for another dtype"
                 )
+        for i in low.scalars:
+            if isinstance(args[i], torch.Tensor) and args[i].is_cuda:
+                raise DeviceError(
+                    "call", self.names[i], f"on {args[i].device}", "a Python float or a tensor on the CPU",
+                    "reading it would wait for the GPU; or expand it to (M, 1) or (N,)",
+                )  # fmt: skip
         casts = [x if dtype is None else x.to(dtype) for x, dtype in zip((a, b), low.casts, strict=True)]
         return BoundCall(casts[0], casts[1], operands, [float(args[i]) for i in low.scalars])
 
@@ -135,7 +164,6 @@ def _trace(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
     captured = capture(fn, inputs)
     lowered = lower(captured)
     lead = tuple(inputs[lowered.a].shape[:-1])
-    used = {lowered.a, lowered.b, *(i for i, _ in lowered.operands)}
     return TracedRegion(
         spec=lowered.spec,
         names=captured.names,
@@ -143,7 +171,12 @@ def _trace(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
         outputs=tuple(_form(i, shape, lead, lowered.spec) for i, shape in lowered.outputs),
         structure=captured.structure,
         lead=lead,
-        dtypes=tuple(x.dtype if i in used else None for i, x in enumerate(inputs)),
+        dtypes=tuple(x.dtype if isinstance(x, torch.Tensor) else None for x in inputs),
+        constants=tuple(
+            (i, x)
+            for i, x in enumerate(inputs)
+            if not isinstance(x, torch.Tensor) and i not in captured.scalars
+        ),
     )
 
 

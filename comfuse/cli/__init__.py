@@ -1,0 +1,128 @@
+"""The command line: ``comfuse`` and ``python -m comfuse``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from comfuse.errors import ComFuseError
+from comfuse.generator.plan import GPUS
+
+_SHAPES = click.option(
+    "--shapes",
+    required=True,
+    metavar="NAME=VALUE ...",
+    help='The function\'s inputs in one string, e.g. "x=bf16[16384,1024] w=bf16[1024,1024] eps=1e-5". '
+    "Tensors are DTYPE[SIZES] with bf16, fp16 or fp32; other values are numbers, true, false, none.",
+)
+_GPU = click.option(
+    "--gpu", type=click.Choice(list(GPUS)), default="h200", show_default=True, help="The GPU to plan for."
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="comfuse")
+def main() -> None:
+    """A GEMM and what follows it, compiled into one Hopper kernel."""
+
+
+@main.command()
+def doctor() -> None:
+    """Show GPU, driver, torch, CUTLASS, nvcc and cache, and what will work.
+
+    Exits with 0 if kernels can be compiled and run here, else with 1.
+    """
+    from comfuse.cli.doctor import abilities, findings
+
+    found = findings()
+    able = abilities(found)
+    marks = {True: "ok", False: "--", None: "  "}
+    for heading, part in (("found", found), ("what works", able)):
+        click.echo(heading)
+        width = max(len(f.what) for f in part)
+        for f in part:
+            click.echo(f"  {marks[f.ok]}  {f.what:<{width}}  {f.found}")
+        click.echo()
+    sys.exit(0 if all(f.ok for f in able) else 1)
+
+
+@main.command()
+@click.option(
+    "--rounds", default=30, show_default=True, help="Timing rounds; each times every candidate once."
+)
+@click.option("--no-inductor", is_flag=True, help="Leave out TorchInductor, which takes a while to compile.")
+def demo(rounds: int, no_inductor: bool) -> None:
+    """Build, check and time BERT-large's out-projection + bias + residual + LayerNorm."""
+    from comfuse import demo as demonstration
+
+    sys.exit(_run(lambda: demonstration.run(click.echo, rounds=rounds, inductor=not no_inductor)))
+
+
+@main.command()
+@click.argument("target", metavar="FILE:FUNCTION")
+@_SHAPES
+@_GPU
+def explain(target: str, shapes: str, gpu: str) -> None:
+    """Show phases, plan, where values live and predicted time of a function, or why it is not fused.
+
+    Exits with 1 if it is not fused.
+    """
+    from comfuse.cli.target import load_function, parse_shapes
+    from comfuse.explain import explain as explain_program
+
+    function = load_function(target)
+    inputs = parse_shapes(getattr(function, "__wrapped__", function), shapes)
+
+    def run() -> int:
+        explanation = explain_program(function, *inputs, gpu=gpu)
+        click.echo(str(explanation))
+        return 1 if explanation.refused else 0
+
+    sys.exit(_run(run))
+
+
+@main.command()
+@click.argument("target", metavar="FILE:FUNCTION")
+@_SHAPES
+@_GPU
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="A file, or a folder that gets NAME.cu; printed if not given.",
+)
+def emit(target: str, shapes: str, gpu: str, output: Path | None) -> None:
+    """Print or write the CUDA source of a function's kernel."""
+    import math
+
+    from comfuse.cli.target import load_function, parse_shapes
+    from comfuse.frontend import trace_region
+    from comfuse.generator.emit import emit as emit_kernel
+    from comfuse.generator.plan import plan
+
+    function = load_function(target)
+    function = getattr(function, "__wrapped__", function)
+    inputs = parse_shapes(function, shapes)
+
+    def run() -> int:
+        region = trace_region(function, inputs)
+        source = emit_kernel(plan(region.spec, gpu, math.prod(region.lead)))
+        if output is None:
+            click.echo(source.text, nl=False)
+            return 0
+        path = output / f"{source.name}.cu" if output.is_dir() else output
+        path.write_text(source.text)
+        click.echo(str(path))
+        return 0
+
+    sys.exit(_run(run))
+
+
+def _run(command) -> int:
+    """Runs a command; an error of ours is a message, not a traceback."""
+    try:
+        return command()
+    except ComFuseError as e:
+        raise click.ClickException(str(e)) from e

@@ -1,0 +1,153 @@
+"""``comfuse doctor``: what there is on this machine, and what will work."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from comfuse import settings
+from comfuse.build.binding import find_binding
+from comfuse.build.toolkit import find_cuda, find_cutlass, find_cxx
+from comfuse.errors import ComFuseError, SettingError
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report.  ``ok`` is None where the line is only information."""
+
+    what: str
+    found: str
+    ok: bool | None = None
+
+
+def findings() -> list[Finding]:
+    """What there is, from the GPU to the cache."""
+    return [*_gpu(), *_software(), *_toolchain(), *_cache(), *_environment()]
+
+
+def abilities(found: list[Finding]) -> list[Finding]:
+    """What will work, given the findings."""
+    ok = {f.what: f.ok for f in found}
+    compiles = bool(ok["nvcc"] and ok["CUTLASS"] and ok["C++"] and ok["torch"] and ok["cache"] and ok["JIT"])
+    missing = ", ".join(name for name in ("torch", "nvcc", "CUTLASS", "C++", "cache", "JIT") if not ok[name])
+    binding = bool(ok["binding"] or (ok["C++"] and ok["JIT"]))
+    return [
+        Finding("trace, plan, emit, explain", "yes", True),
+        Finding("fused ops on CPU tensors", "yes, by the float32 reference", True),
+        Finding("compile kernels", "yes" if compiles else f"no: {missing}", compiles),
+        Finding(
+            "run kernels",
+            "yes"
+            if ok["GPU"] and binding
+            else "no: no Hopper GPU"
+            if not ok["GPU"]
+            else "no: the torch binding",
+            bool(ok["GPU"] and binding),
+        ),
+    ]
+
+
+def _gpu() -> Iterator[Finding]:
+    if not torch.cuda.is_available():
+        why = "torch is not a CUDA build" if torch.version.cuda is None else "no CUDA device"
+        yield Finding("GPU", why, False)
+        return
+    for i in range(torch.cuda.device_count()):
+        p = torch.cuda.get_device_properties(i)
+        hopper = (p.major, p.minor) == (9, 0)
+        memory = f"{p.total_memory / 2**30:.0f} GiB, {p.multi_processor_count} SMs"
+        name = f"{p.name}, compute capability {p.major}.{p.minor}, {memory}"
+        yield Finding("GPU", name if hopper else f"{name}: kernels need 9.0 (Hopper)", hopper)
+    yield Finding("driver", _driver())
+
+
+def _driver() -> str:
+    path = Path("/proc/driver/nvidia/version")
+    version = next((word for word in _words(path) if word.count(".") >= 1 and word[0].isdigit()), "unknown")
+    return f"{version}, for CUDA up to {_cuda_of_driver()}"
+
+
+def _cuda_of_driver() -> str:
+    number = torch._C._cuda_getDriverVersion()
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def _software() -> Iterator[Finding]:
+    yield Finding("Python", f"{platform.python_version()}, {platform.platform()}")
+    yield Finding("comfuse", _version("comfuse"))
+    cuda = torch.version.cuda
+    build = f"built for CUDA {cuda}" if cuda else "not a CUDA build: kernels cannot be compiled or run"
+    yield Finding("torch", f"{torch.__version__}, {build}", cuda is not None)
+    yield Finding("binding", *_binding())
+
+
+def _binding() -> tuple[str, bool]:
+    path = find_binding()
+    return (str(path), True) if path is not None else ("not built yet; built at the first CUDA call", False)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed as a package"
+
+
+def _toolchain() -> Iterator[Finding]:
+    try:
+        cuda = find_cuda()
+        yield Finding("nvcc", f"{cuda.version}, CUDA_HOME = {cuda.home}, from {cuda.source}", True)
+    except ComFuseError as e:
+        yield Finding("nvcc", str(e), False)
+    try:
+        cutlass = find_cutlass()
+        yield Finding("CUTLASS", f"{cutlass.version}, {cutlass.include}, from {cutlass.source}", True)
+    except ComFuseError as e:
+        yield Finding("CUTLASS", str(e), False)
+    try:
+        path, version = find_cxx()
+        yield Finding("C++", f"{version}, {path}", True)
+    except ComFuseError as e:
+        yield Finding("C++", str(e), False)
+
+
+def _cache() -> Iterator[Finding]:
+    folder = settings.cache_dir()
+    entries = [f for f in (folder / "kernels").glob("*") if f.is_dir()]
+    size = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+    found = f"{folder}: {len(entries)} libraries, {size / 2**20:.1f} MiB"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".doctor"
+        probe.touch()
+        probe.unlink()
+    except OSError as e:
+        yield Finding("cache", f"{found}, not writable: {e}", False)
+        return
+    yield Finding("cache", found, True)
+
+
+def _environment() -> Iterator[Finding]:
+    jit = settings.jit()
+    said = {"off": "off: nothing is compiled", "auto": "auto", "require": "require"}
+    yield Finding("JIT", said[jit], jit != "off")
+    for variable in settings.TABLE:
+        try:
+            value = variable.get()
+        except SettingError as e:
+            yield Finding(variable.name, str(e), False)
+            continue
+        if value != variable.default():
+            yield Finding(variable.name, str(value))

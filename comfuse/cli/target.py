@@ -1,0 +1,103 @@
+"""The function and the inputs that a command is about."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+_TENSOR = re.compile(r"(\w+)\[([\d,\s]*)\]")
+_WORDS = {"none": None, "true": True, "false": False}
+
+
+def load_function(target: str) -> Callable[..., Any]:
+    """The function that ``FILE.py:NAME`` or ``package.module:NAME`` names."""
+    where, _, name = target.rpartition(":")
+    if not where or not name:
+        raise click.BadParameter(f"{target!r} names no function; write FILE.py:FUNCTION or MODULE:FUNCTION")
+    module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        functions = [n for n, f in vars(module).items() if inspect.isfunction(f) and not n.startswith("_")]
+        raise click.BadParameter(f"{where} has no function {name}; it has {', '.join(functions) or 'none'}")
+    return found
+
+
+def _load_file(path: Path) -> Any:
+    if not path.is_file():
+        raise click.BadParameter(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))  # as for `python FILE`
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _load_module(name: str) -> Any:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as e:
+        raise click.BadParameter(f"there is no module {e.name}") from None
+    finally:
+        sys.path.pop(0)
+
+
+def parse_shapes(function: Callable[..., Any], text: str) -> list[Any]:
+    """Positional inputs from ``"x=bf16[16384,1024] w=bf16[1024,1024] eps=1e-5"``, tensors on the meta device.
+
+    Each item is ``name=value``; values are ``DTYPE[SIZES]``, numbers, ``true``, ``false`` and ``none``.
+    """
+    given: dict[str, Any] = {}
+    for item in shlex.split(text):
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{item!r} is not NAME=VALUE, such as x=bf16[16384,1024]")
+        given[name] = _value(name, value)
+    signature = inspect.signature(function)
+    try:
+        bound = signature.bind(**given)
+    except TypeError as e:
+        names = ", ".join(signature.parameters)
+        raise click.BadParameter(f"{e}; the function's arguments are {names}") from None
+    if bound.kwargs:
+        bound.apply_defaults()  # a default before a given argument has to be spelled out
+        bound = signature.bind(*(bound.arguments[p] for p in signature.parameters))
+    return list(bound.args)
+
+
+def _value(name: str, text: str) -> Any:
+    found = _TENSOR.fullmatch(text)
+    if found is not None:
+        dtype, sizes = found.groups()
+        if dtype not in DTYPES:
+            raise click.BadParameter(f"{name}: unknown dtype {dtype!r}; allowed: {', '.join(DTYPES)}")
+        shape = [int(size) for size in sizes.split(",") if size.strip()]
+        return torch.empty(shape, dtype=DTYPES[dtype], device="meta")
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    raise click.BadParameter(
+        f"{name}: {text!r} is no tensor like bf16[16384,1024], no number, true, false or none"
+    )

@@ -1,0 +1,154 @@
+"""``comfuse.fuse``: a function that runs as one kernel, traced at its first call of each kind."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from comfuse import fallbacks, ops
+from comfuse.errors import ArgumentError
+from comfuse.frontend.capture import CONSTANT_TYPES
+from comfuse.frontend.region import TracedRegion, trace_region
+
+# Shapes whose way to a region is remembered; past that the table is emptied, which costs a check a call.
+_REMEMBERED = 1024
+
+
+def fuse(fn: Callable[..., Any]) -> FusedFunction:
+    """``fn`` as one fused kernel.
+
+    The first call with a new class of arguments (dtypes, ranks, N, K, and what broadcasts where; not M)
+    traces ``fn``; the kernel is planned, built and loaded when the first CUDA tensors of that class arrive.
+    Later calls launch it.  CPU tensors run the same spec in float32.  Where an input requires grad, ``fn``
+    itself runs, which is counted (:mod:`comfuse.fallbacks`) and raises under ``COMFUSE_STRICT=1``.
+
+    Works as a decorator.  See :func:`comfuse.trace` for what ``fn`` may be.
+
+    Raises (at a call):
+        TraceError: ``fn`` is not one fused kernel; names the node and the reason.
+        ArgumentError and its kinds, BuildError, LaunchError, ...: as :func:`comfuse.ops.region`.
+    """
+    return FusedFunction(fn)
+
+
+Unpack = Callable[[Sequence[Any]], tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], list[float]]]
+
+
+@dataclass(frozen=True)
+class _Route:
+    """The way from arguments of known shapes to a call of the op, with nothing left to check."""
+
+    region: TracedRegion
+    text: str
+    unpack: Unpack
+    is_plain: bool  # the function returns the kernel's one output as it is
+
+
+class FusedFunction:
+    """What :func:`fuse` returns.  Call it like the function it was made of.
+
+    Attributes:
+        regions: what was traced so far, one for each class of arguments.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn)
+        self.regions: list[TracedRegion] = []
+        self._fn = fn
+        self._name = getattr(fn, "__qualname__", type(fn).__name__)
+        self._traced: list[tuple[torch.dtype | None, TracedRegion]] = []  # with autocast's dtype
+        self._routes: dict[tuple[Any, ...], _Route] = {}
+        self._floats_matter = False  # some region has a float of its arguments built in
+        self._outside_of_dynamo = torch.compiler.disable(self._call)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            args = self._positional(args, kwargs)
+        if torch.compiler.is_compiling():  # a graph break, instead of a graph of fn's operators
+            return self._outside_of_dynamo(*args)
+        return self._call(*args)
+
+    def _call(self, *args: Any) -> Any:
+        if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in args):
+            fallbacks.record(
+                f"fuse({self._name})", "an input requires grad, and fused kernels have no gradient yet"
+            )
+            return self._fn(*args)
+        key = self._key(args)
+        route = self._routes.get(key) or self._new_route(key, args)
+        a, b, operands, scalars = route.unpack(args)
+        results = ops.region(route.text, a, b, operands, scalars)
+        return results[0] if route.is_plain else route.region.pack(results, a.shape[:-1])
+
+    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        bound = inspect.signature(self._fn).bind(*args, **kwargs)
+        if bound.kwargs:  # keyword-only, or behind an argument that was left out
+            names = ", ".join(bound.kwargs)
+            raise ArgumentError(
+                f"fuse({self._name})", names, "passed by keyword", "positional arguments",
+                "give all arguments up to them, and bind keyword-only ones with functools.partial",
+            )  # fmt: skip
+        return bound.args
+
+    def _key(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Calls with equal keys take one route."""
+        device = next((x.device.type for x in args if isinstance(x, torch.Tensor)), "cpu")
+        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        return (autocast, *(self._key_of(x) for x in args))
+
+    def _key_of(self, x: Any) -> tuple[Any, ...]:
+        if isinstance(x, torch.Tensor):
+            return x.dtype, x.shape
+        if isinstance(x, float):
+            return float, x if self._floats_matter else None
+        return type(x), x if isinstance(x, CONSTANT_TYPES) else None
+
+    def _new_route(self, key: tuple[Any, ...], args: Sequence[Any]) -> _Route:
+        region = self._region(key[0], args)
+        if len(self._routes) >= _REMEMBERED:
+            self._routes.clear()
+        found = _Route(region, region.spec.text(), _unpacker(region, args), region.is_plain)
+        self._routes[self._key(args)] = found
+        return found
+
+    def _region(self, autocast: torch.dtype | None, args: Sequence[Any]) -> TracedRegion:
+        for dtype, region in self._traced:
+            if dtype is autocast and region.accepts(args):
+                return region
+        region = trace_region(self._fn, args)
+        region.bind(args)  # what tracing could not see, such as a scalar in GPU memory
+        self._traced.append((autocast, region))
+        self.regions.append(region)
+        if any(isinstance(value, float) for _, value in region.constants) and not self._floats_matter:
+            self._floats_matter = True
+            self._routes.clear()
+        return region
+
+
+def _unpacker(region: TracedRegion, args: Sequence[Any]) -> Unpack:
+    """What :meth:`TracedRegion.bind` does for arguments of just these shapes, without its checks."""
+    low = region.lowered
+    cast_a, cast_b = low.casts
+    shapes = [tuple(operand.shape) for operand in region.bind(args).operands]
+    operands = [
+        (i, None if tuple(args[i].shape) == shape else shape)
+        for (i, _), shape in zip(low.operands, shapes, strict=True)
+    ]
+
+    def unpack(
+        args: Sequence[Any],
+    ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], list[float]]:
+        a, b = args[low.a], args[low.b]
+        return (
+            a if cast_a is None else a.to(cast_a),
+            b if cast_b is None else b.to(cast_b),
+            [args[i] if shape is None else args[i].reshape(shape) for i, shape in operands],
+            [float(args[i]) for i in low.scalars],
+        )
+
+    return unpack

@@ -1,0 +1,25 @@
+"""Functions that the tests name on the command line."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+import comfuse
+
+
+def layer_norm(x, w, bias, eps=1e-5):
+    h = F.linear(x, w, bias)
+    return F.layer_norm(h, (h.shape[-1],), eps=eps)
+
+
+@comfuse.fuse
+def fused(x, w):
+    return F.gelu(F.linear(x, w))
+
+
+def two_products(x, w, w2):
+    return F.linear(torch.relu(F.linear(x, w)), w2)
+
+
+VERSION = 1
