@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from bench import overhead, plain_gemm, providers, report, workloads
 from bench.ahead import build_all, sources_of
@@ -33,6 +34,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--shapes", nargs="+", default=[], metavar="MxNxK", help="default: all of the family")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="timed replays of each graph in a process")
+    parser.add_argument(
+        "--budget", type=float, metavar="SECONDS", help="start no further process after so many seconds"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="DIR")
     return parser.parse_args(arguments)
 
@@ -49,33 +53,35 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
     begun = time.monotonic()
-    options.output.mkdir(parents=True, exist_ok=True)
-    path = options.output / report.file_name(options.family)
-    log = path.with_suffix(".log")
     head = header(
         options.family, processes=options.processes, rounds=options.rounds, providers=provider_names
     )
-    report.write(path, [head])
+    results = report.Results(options.output, head)
     if "comfuse" in provider_names:
         build_all(sources_of(chosen))
 
-    rows: list[Row] = []
+    def keep(record: dict[str, Any]) -> None:
+        results.add(record)
+        for row in report.rows_of([record]):
+            print(f"[{time.monotonic() - begun:5.0f} s] {_line(row)}", flush=True)
 
-    def keep(row: Row) -> None:
-        rows.append(row)
-        report.write(path, [report.record(row)])
-        figure = f"{row.us:8.1f} us" if row.us is not None else f"FAILED {row.failure}"
-        if row.us is None and row.failure is None:
-            figure = "refused"
-        print(
-            f"[{time.monotonic() - begun:5.0f} s] {row.process} {row.workload:28} {row.provider:13} {figure}"
-        )
-        sys.stdout.flush()
+    names = [w.name for w in chosen]
+    with report.interruptible():
+        for process in range(options.processes):
+            if options.budget is not None and process and time.monotonic() - begun > options.budget:
+                print(f"{options.budget:.0f} s are over: no more than {process} processes")
+                break
+            run_process(names, provider_names, process, options.rounds, results.log, keep)
+    print(f"\n{_describe(head)}\n{report.table(results.rows)}\nrows: {results.path}")
+    return 1 if results.failed else 0
 
-    for process in range(options.processes):
-        run_process([w.name for w in chosen], provider_names, process, options.rounds, log, keep)
-    print(f"\n{_describe(head)}\n{report.table(rows)}\nrows: {path}")
-    return 1 if any(r.failure for r in rows) else 0
+
+def _line(row: Row) -> str:
+    if row.us is not None:
+        figure = f"{row.us:8.1f} us"
+    else:
+        figure = f"FAILED {row.failure}" if row.failure else "refused"
+    return f"{row.process} {row.workload:28} {row.provider:13} {figure}"
 
 
 def _report(files: list[Path]) -> int:

@@ -80,7 +80,7 @@ run_stage() {
     plain) stage plain 240 python3 -m bench.plain_gemm --output "$out" ${PLAIN_ARGS:-} ;;
     overhead) TAIL=20 stage overhead 240 python3 -m bench.overhead --output "$out" ;;
     # shellcheck disable=SC2086
-    bench) stage bench 500 python3 -m bench postnorm --output "$out" ${BENCH_ARGS:-} ;;
+    bench) stage bench 560 python3 -m bench postnorm --budget 400 --output "$out" ${BENCH_ARGS:-} ;;
     # shellcheck disable=SC2086
     rmsnorm) stage rmsnorm 500 python3 -m bench rmsnorm --processes 1 --output "$out" ${RMSNORM_ARGS:-} ;;
     *)

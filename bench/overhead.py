@@ -55,6 +55,8 @@ def measure_calls() -> list[dict[str, Any]]:
 
     from comfuse import ops
 
+    os.environ["COMFUSE_STRICT"] = "1"  # a fallback would be timed under ComFuse's name
+
     def normal(*size: int) -> torch.Tensor:
         return torch.randn(*size, device="cuda", dtype=torch.bfloat16)
 

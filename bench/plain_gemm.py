@@ -110,25 +110,22 @@ def main() -> int:
     options = parser.parse_args()
 
     chosen = workloads.select("postnorm", options.shapes)
-    path = options.output / report.file_name("plain_gemm")
-    report.write(path, [header("plain_gemm", processes=options.processes, rounds=options.rounds)])
+    results = report.Results(
+        options.output, header("plain_gemm", processes=options.processes, rounds=options.rounds)
+    )
     compiles = compile_times()
-    report.write(path, compiles)
     for c in compiles:
+        results.add(c)
         print(f"{c['kernel']:36} {c.get('seconds', c.get('failure'))}", flush=True)
     build_all(own_sources(chosen))
 
-    rows: list[Row] = []
-
-    def keep(row: Row) -> None:
-        rows.append(row)
-        report.write(path, [report.record(row)])
-
+    shapes = [w.name for w in chosen]
     names = ["mm", *(p.name for p in (*providers.STOCK, *providers.OWN))]
-    for process in range(options.processes):
-        run_process([w.name for w in chosen], names, process, options.rounds, path.with_suffix(".log"), keep)
-    print(f"\n{table(rows, compiles)}\nrows: {path}")
-    return 1 if any(r.failure for r in rows) else 0
+    with report.interruptible():
+        for process in range(options.processes):
+            run_process(shapes, names, process, options.rounds, results.log, results.add)
+    print(f"\n{table(results.rows, compiles)}\nrows: {results.path}")
+    return 1 if results.failed else 0
 
 
 def own_sources(chosen: Sequence[workloads.Workload]) -> list[Any]:

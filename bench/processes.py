@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bench.environment import ROOT
-from bench.report import Row, rows_of
+from bench.report import Row, record
 
 # Between two lines of a worker: one provider may compile and tune for long in the first process.
 SILENCE_SECONDS = 240.0
@@ -31,10 +32,13 @@ def run_process(
     process: int,
     rounds: int,
     log: Path,
-    on_row: Callable[[Row], None],
+    on_record: Callable[[dict[str, Any]], None],
     silence_seconds: float = SILENCE_SECONDS,
 ) -> None:
-    """Measure these workloads, each once, in as few fresh processes as their failures allow."""
+    """Measure these workloads, each once, in as few fresh processes as their failures allow.
+
+    ``on_record`` gets each record of the results file as it comes.
+    """
     left = list(names)
     while left:
         worker = _Worker(left, provider_names, process, rounds, log)
@@ -47,7 +51,7 @@ def run_process(
                         left.remove(current)
                     current = line["workload"]
                 else:
-                    on_row(*rows_of([line]))
+                    on_record(line)
             reason = worker.failure()
         except TimeoutError:
             reason = f"no result within {silence_seconds:.0f} s; the process was stopped"
@@ -56,7 +60,7 @@ def run_process(
         if reason is None:
             return
         failed = current if current is not None else left[0]
-        on_row(Row(failed, "all", process, failure=f"{reason} (see {log.name})"))
+        on_record(record(Row(failed, "all", process, failure=f"{reason} (see {log.name})")))
         left.remove(failed)
 
 
@@ -109,7 +113,7 @@ class _Worker:
     def _last_error(self) -> str:
         """The last line of the log that names an error: what the process most likely died of."""
         lines = Path(self._log.name).read_text(errors="replace").splitlines()
-        errors = [line.strip() for line in lines if "rror" in line]
+        errors = [line.strip() for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
         return errors[-1][:200] if errors else "no message"
 
     def stop(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
-from collections.abc import Iterable, Sequence
+import signal
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -34,10 +36,44 @@ class Row:
     failure: str | None = None
 
 
+class Results:
+    """The results file of a running experiment, and the rows that went into it."""
+
+    def __init__(self, folder: Path, head: dict[str, Any]) -> None:
+        self.path = folder / file_name(head["experiment"])
+        self.log = self.path.with_suffix(".log")
+        self.rows: list[Row] = []
+        write(self.path, [head])
+
+    def add(self, new: dict[str, Any]) -> None:
+        write(self.path, [new])
+        self.rows += rows_of([new])
+
+    @property
+    def failed(self) -> bool:
+        return any(r.failure for r in self.rows)
+
+
 def file_name(experiment: str) -> str:
     """A name that sorts by date and says which commit was measured."""
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
     return f"{experiment}-{stamp}-{commit()[:8]}.jsonl"
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """An end by Ctrl-C or by a time limit ends this block alone: what was measured is still reported."""
+
+    def stop(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("stopped early: the table has what was measured until here")
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def write(path: Path, records: Iterable[dict[str, Any]]) -> None:

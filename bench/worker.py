@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench import providers, workloads
+from bench.environment import gpu
 from bench.providers import Provider
 from bench.report import Row, record
 from bench.workloads import Workload
@@ -69,12 +70,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, required=True)
     arguments = parser.parse_args()
 
+    # A fallback would be timed under ComFuse's name.
+    os.environ["COMFUSE_STRICT"] = "1"
+    os.environ["COMFUSE_JIT"] = "require"
     emit = _take_stdout()
     chosen = providers.select(tuple(arguments.providers))
     for name in arguments.workloads:
         emit({"record": "begin", "workload": name})
         for row in measure(workloads.by_name(name), chosen, arguments.process, arguments.rounds):
             emit(record(row))
+        # Clocks and heat right behind the timed replays: they drift, and explain outliers.
+        emit({"record": "gpu", "workload": name, "process": arguments.process, **gpu()})
         _release()
 
 
