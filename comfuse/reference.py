@@ -84,8 +84,8 @@ ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
 
 
 def _welford(x: Tensor) -> dict[str, Tensor]:
-    variance, mean = torch.var_mean(x, dim=-1, correction=0, keepdim=True)
-    return {"mean": mean, "var": variance}
+    mean = x.mean(dim=-1, keepdim=True)
+    return {"mean": mean, "var": (x - mean).square().mean(dim=-1, keepdim=True)}
 
 
 #: One torch function for each row reduction, from an (M, N) tensor to its fields, each (M, 1).
@@ -204,7 +204,9 @@ def _load(
             continue
         tensor = next(tensors)
         shape = {Space.TILE: (m, spec.n), Space.ROW: (spec.n,), Space.COLUMN: (m, 1)}[operand.space]
-        expected = {Space.TILE: f"{m} x {spec.n}", Space.ROW: str(spec.n), Space.COLUMN: str(m)}[operand.space]
+        expected = {Space.TILE: f"{m} x {spec.n}", Space.ROW: str(spec.n), Space.COLUMN: str(m)}[
+            operand.space
+        ]
         _check(operand.name, tensor, tensor.numel() == torch.Size(shape).numel(), f"{expected} elements")
         loaded.append(tensor.reshape(shape).to(dtype))
     return loaded

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comfuse.generator import catalog
-from comfuse.ops.named import constant_when_traced, count_gradient_fallback, explain, needs_gradient
+from comfuse.ops.named import constant_when_traced, count_gradient_fallback, explain, needs_gradient, no_products
 from comfuse.ops.schema import FIXED
 from comfuse.reference import SPEC_DTYPES
 
@@ -46,10 +46,10 @@ def fused_gemm_layernorm(
         are not aligned to 16 bytes.
 
     Returns:
-        (..., N), x's dtype.
+        (..., N), x's dtype.  It is empty if x has no rows; if K is 0 the products sum to zero.
 
     Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, N or K is
-    not a multiple of 8, K is 0, the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are computed in
+    not a multiple of 8, the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are computed in
     float32, which is not counted.
 
     Raises:
@@ -62,6 +62,8 @@ def fused_gemm_layernorm(
             count_gradient_fallback(_OP)
             return _eager(x, weight, bias, residual, ln_weight, ln_bias, eps)
         n, k = weight.shape
+        if k == 0:
+            x, weight, k = no_products(x, weight)
         key = (
             n,
             k,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from comfuse.errors import ArgumentError
 from comfuse.generator import catalog
-from comfuse.ops.named import constant_when_traced, count_gradient_fallback, explain, needs_gradient
+from comfuse.ops.named import constant_when_traced, count_gradient_fallback, explain, needs_gradient, no_products
 from comfuse.ops.schema import FIXED
 from comfuse.reference import ELEMENTWISE, SPEC_DTYPES
 
@@ -42,10 +42,10 @@ def fused_gemm(
         copied first (counted) where their rows cannot be walked with one stride or are not aligned to 16 bytes.
 
     Returns:
-        (..., N), x's dtype.
+        (..., N), x's dtype.  It is empty if x has no rows; if K is 0 the products sum to zero.
 
     Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, N or K is
-    not a multiple of 8, K is 0, the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are computed in
+    not a multiple of 8, the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are computed in
     float32, which is not counted.
 
     Raises:
@@ -58,6 +58,8 @@ def fused_gemm(
             count_gradient_fallback(_OP)
             return _eager(x, weight, bias, activation, residual)
         n, k = weight.shape
+        if k == 0:
+            x, weight, k = no_products(x, weight)
         key = (
             n,
             k,
@@ -84,9 +86,7 @@ def _remember(key: tuple[object, ...]) -> str:
 
 
 @constant_when_traced
-def _text(
-    n: int, k: int, dtype: torch.dtype, bias: _Dtype, activation: str | None, residual: _Dtype
-) -> str:
+def _text(n: int, k: int, dtype: torch.dtype, bias: _Dtype, activation: str | None, residual: _Dtype) -> str:
     names = {"bias": bias, "residual": residual}
     operands = {name: None if value is None else SPEC_DTYPES[value] for name, value in names.items()}
     return catalog.linear(n, k, SPEC_DTYPES[dtype], activation=activation, **operands).text()

@@ -72,7 +72,9 @@ def _check_space(operand: Operand, a: Tensor, tensor: Tensor, n: int) -> None:
         ok = shape == (*lead, n) or (len(shape) != len(lead) + 1 and _flat(shape, lead, n))
         allowed = f"{(*lead, n)} or the same with flattened rows"
     else:
-        ok = shape in ((*lead, 1), lead) or (len(shape) not in (len(lead), len(lead) + 1) and _flat(shape, lead, 1))
+        ok = shape in ((*lead, 1), lead) or (
+            len(shape) not in (len(lead), len(lead) + 1) and _flat(shape, lead, 1)
+        )
         allowed = f"{(*lead, 1)}, {lead}, or the same with flattened rows"
     if not ok:
         raise _shape(operand.name, tensor, allowed)
@@ -147,7 +149,9 @@ def facts(program: Program) -> Facts:
     ):
         if count > most:
             raise ArgumentError(_OP, what, f"a list of {count}", f"at most {most}")
-    result = Facts(spec.n, spec.k, _DTYPES[spec.dtype], len(program.tensors), len(spec.outputs), program.scalar_count)
+    result = Facts(
+        spec.n, spec.k, _DTYPES[spec.dtype], len(program.tensors), len(spec.outputs), program.scalar_count
+    )
     for i, operand in enumerate(program.tensors):
         result.operands[i] = _Slot(operand.name.encode(), _SPACES[operand.space], _DTYPES[operand.dtype])
     for i, (output, space) in enumerate(zip(spec.outputs, program.output_spaces, strict=True)):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from comfuse.errors import ArgumentError
 from comfuse.generator import catalog
-from comfuse.ops.named import constant_when_traced, count_gradient_fallback, explain, needs_gradient
+from comfuse.ops.named import constant_when_traced, count_gradient_fallback, explain, needs_gradient, no_products
 from comfuse.ops.schema import FIXED
 from comfuse.reference import SPEC_DTYPES
 
@@ -56,10 +56,10 @@ def fused_gemm_rmsnorm(
         to 16 bytes.
 
     Returns:
-        (..., N), x's dtype.
+        (..., N), x's dtype.  It is empty if x has no rows; if K is 0 the products sum to zero.
 
     Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, N or K is
-    not a multiple of 8, K is 0, the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are computed in
+    not a multiple of 8, the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are computed in
     float32, which is not counted.
 
     Raises:
@@ -72,6 +72,8 @@ def fused_gemm_rmsnorm(
             count_gradient_fallback(_OP)
             return _eager(x, weight, bias, residual, rms_weight, eps, weight_offset, residual_position)
         n, k = weight.shape
+        if k == 0:
+            x, weight, k = no_products(x, weight)
         key = (
             n,
             k,
@@ -89,7 +91,9 @@ def fused_gemm_rmsnorm(
         return FIXED[len(operands)](text, x, weight, *operands, eps, weight_offset)
     except Exception as e:
         if residual_position not in _POSITIONS:
-            raise ArgumentError(_OP, "residual_position", repr(residual_position), "'before', 'after'") from None
+            raise ArgumentError(
+                _OP, "residual_position", repr(residual_position), "'before', 'after'"
+            ) from None
         rows = {"bias": bias, "rms_weight": rms_weight}
         raise explain(_OP, e, x, weight, rows, {"residual": residual}) from None
 

@@ -77,7 +77,9 @@ def _first_call(
     return call
 
 
-def _define(name: str, schema: str, unpack: Callable[..., tuple[list[Tensor], list[float]]], single: bool) -> None:
+def _define(
+    name: str, schema: str, unpack: Callable[..., tuple[list[Tensor], list[float]]], single: bool
+) -> None:
     """Defines one op; ``unpack`` maps the arguments after a and b to operands and scalars."""
 
     def form(general: Callable[..., list[Tensor]]) -> Callable[..., Tensor | list[Tensor]]:

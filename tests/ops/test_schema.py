@@ -1,0 +1,143 @@
+"""The dispatcher ops: opcheck, the general form, typed errors, what importing does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from comfuse import fallbacks, ops, reference
+from comfuse.errors import ArgumentError, DTypeError, ShapeError, SpecError
+from comfuse.generator import catalog
+from comfuse.generator.builder import SpecBuilder
+from comfuse.generator.spec import DType, FusedSpec, Space
+from comfuse.ops.schema import FIXED, GENERAL, MAX_FIXED
+
+BF16 = DType.BF16
+N, K = 24, 16
+
+
+def sum_of(count: int) -> FusedSpec:
+    """A program with so many tensor operands, one output and one scalar."""
+    b = SpecBuilder(N, K, BF16)
+    y = b.op("mul", b.gemm(), b.load("scale", Space.SCALAR))
+    for i in range(count):
+        space = (Space.TILE, Space.ROW, Space.COLUMN)[i % 3]
+        y = b.op("add", y, b.load(f"t{i}", space, BF16 if i % 2 else DType.FP32))
+    b.output("y", y, BF16)
+    return b.spec()
+
+
+def two_outputs() -> FusedSpec:
+    b = SpecBuilder(N, K, BF16)
+    acc = b.gemm()
+    b.output("peak", b.op("row_max", acc), DType.FP32)
+    b.output("y", acc, BF16)
+    return b.spec()
+
+
+def tensors(spec: FusedSpec, *lead: int) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    shapes = {Space.TILE: (*lead, spec.n), Space.ROW: (spec.n,), Space.COLUMN: (*lead, 1)}
+    made = [torch.randn(*lead, spec.k).bfloat16(), torch.randn(spec.n, spec.k).bfloat16()]
+    for operand in spec.operands:
+        if operand.space is not Space.SCALAR:
+            made.append(torch.randn(shapes[operand.space]).to(reference.TORCH_DTYPES[operand.dtype]))
+    return made
+
+
+@pytest.mark.parametrize("count", range(MAX_FIXED + 1))
+def test_opcheck_of_the_fixed_forms(count: int) -> None:
+    spec = sum_of(count)
+    torch.library.opcheck(FIXED[count], (spec.text(), *tensors(spec, 2, 3), 0.5))
+
+
+@pytest.mark.parametrize("lead", [(4,), (2, 3), ()])
+def test_opcheck_of_the_general_form(lead: tuple[int, ...]) -> None:
+    for spec, scalars in ((sum_of(3), [2.0]), (two_outputs(), [])):
+        a, b, *operands = tensors(spec, *lead)
+        torch.library.opcheck(GENERAL, (spec.text(), a, b, operands, scalars))
+
+
+def test_opcheck_of_the_reference() -> None:
+    spec = sum_of(2)
+    a, b, *operands = tensors(spec, 5)
+    torch.library.opcheck(torch.ops.comfuse.region_reference.default, (spec.text(), a, b, operands, [0.5]))
+    assert set(where for where, _ in fallbacks.counts()) == {"comfuse::region"}
+
+
+@pytest.mark.parametrize("spec", [sum_of(0), sum_of(3), sum_of(8), two_outputs()], ids=["0", "3", "8", "outputs"])
+def test_region_takes_any_spec(spec: FusedSpec) -> None:
+    a, b, *operands = tensors(spec, 2, 3)
+    scalars = [0.5] * sum(operand.space is Space.SCALAR for operand in spec.operands)
+    got = ops.region(spec.text(), a, b, operands, scalars)
+    for y, expected in zip(got, reference.evaluate(spec, a, b, operands, scalars), strict=True):
+        assert torch.equal(y, expected)
+    assert not fallbacks.counts()
+
+
+def test_outputs_do_not_require_gradients() -> None:
+    spec = sum_of(0)
+    a, b = tensors(spec, 2)
+    (y,) = ops.region(spec.text(), a, b, [], [1.0])
+    assert not y.requires_grad
+
+
+def test_errors_are_typed() -> None:
+    spec = sum_of(2)
+    a, b, t0, t1 = tensors(spec, 5)
+    with pytest.raises(SpecError):
+        ops.region("{}", a, b)
+    with pytest.raises(SpecError):
+        ops.region("no json", a, b)
+    with pytest.raises(ArgumentError, match=r"operands is a list of 1; allowed: 2"):
+        ops.region(spec.text(), a, b, [t0], [1.0])
+    with pytest.raises(ArgumentError, match=r"scalars is a list of 0; allowed: 1"):
+        ops.region(sum_of(7).text(), *tensors(sum_of(7), 5)[:2], tensors(sum_of(7), 5)[2:], [])
+    with pytest.raises(ShapeError, match=r"t1 is of shape \(23,\); allowed: \(24,\)"):
+        ops.region(spec.text(), a, b, [t0, t1[:-1]], [1.0])
+    with pytest.raises(DTypeError, match=r"t0 is torch.float64; allowed: torch.float32"):
+        ops.region(spec.text(), a, b, [t0.double(), t1], [1.0])
+    with pytest.raises(ShapeError, match=r"a is of shape \(5, 8\); allowed: \(\.\.\., K\) with K = 16"):
+        ops.region(spec.text(), a[:, :8], b, [t0, t1], [1.0])
+
+
+@pytest.mark.parametrize("device", ["meta"])
+def test_shapes_without_data(device: str) -> None:
+    spec = two_outputs()
+    a, b = (t.to(device) for t in tensors(spec, 2, 3))
+    peak, y = GENERAL(spec.text(), a, b, [], [])
+    assert (peak.shape, peak.dtype, y.shape, y.dtype) == ((2, 3), torch.float32, (2, 3, N), torch.bfloat16)
+
+
+def test_importing_compiles_nothing_and_starts_no_cuda() -> None:
+    program = (
+        "import torch, subprocess, sys\n"
+        "subprocess.Popen = None\n"
+        "import comfuse.ops\n"
+        "assert not torch.cuda.is_initialized()\n"
+        "assert 'torch._dynamo' not in sys.modules and 'torch.utils.cpp_extension' not in sys.modules\n"
+        "from comfuse.ops import native\n"
+        "assert not native.is_loaded()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_mark_for_dynamo_is_torch_s_own() -> None:
+    from comfuse.ops.named import constant_when_traced
+
+    def ours() -> None: ...
+    def theirs() -> None: ...
+
+    constant_when_traced(ours)
+    torch.compiler.assume_constant_result(theirs)
+    assert vars(ours) == vars(theirs)
+
+
+def test_a_layernorm_is_a_spec_like_any_other() -> None:
+    spec = catalog.layernorm(N, K, BF16, bias=BF16)
+    a, b, bias = tensors(spec, 5)
+    (y,) = ops.region(spec.text(), a, b, [bias], [1e-5])
+    assert torch.equal(y, ops.fused_gemm_layernorm(a, b, bias))
