@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
+import comfuse
 from comfuse.errors import ComFuseError
 from comfuse.generator.plan import GPUS
 
@@ -23,7 +25,7 @@ _GPU = click.option(
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="comfuse")
+@click.version_option(comfuse.__version__)
 def main() -> None:
     """A GEMM and what follows it, compiled into one Hopper kernel."""
 
@@ -120,7 +122,7 @@ def emit(target: str, shapes: str, gpu: str, output: Path | None) -> None:
     sys.exit(_run(run))
 
 
-def _run(command) -> int:
+def _run(command: Callable[[], int]) -> int:
     """Runs a command; an error of ours is a message, not a traceback."""
     try:
         return command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+import comfuse
 from comfuse import settings
 from comfuse.build.binding import find_binding
 from comfuse.build.toolkit import find_cuda, find_cutlass, find_cxx
@@ -86,7 +86,7 @@ def _words(path: Path) -> list[str]:
 
 def _software() -> Iterator[Finding]:
     yield Finding("Python", f"{platform.python_version()}, {platform.platform()}")
-    yield Finding("comfuse", _version("comfuse"))
+    yield Finding("comfuse", f"{comfuse.__version__}, {Path(comfuse.__file__).parent}")
     cuda = torch.version.cuda
     build = f"built for CUDA {cuda}" if cuda else "not a CUDA build: kernels cannot be compiled or run"
     yield Finding("torch", f"{torch.__version__}, {build}", cuda is not None)
@@ -96,13 +96,6 @@ def _software() -> Iterator[Finding]:
 def _binding() -> tuple[str, bool]:
     path = find_binding()
     return (str(path), True) if path is not None else ("not built yet; built at the first CUDA call", False)
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed as a package"
 
 
 def _toolchain() -> Iterator[Finding]:
