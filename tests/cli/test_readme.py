@@ -1,0 +1,46 @@
+"""The README is true: its Python runs, its tables are complete, its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from comfuse import settings
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def test_its_python_runs():
+    names: dict[str, object] = {}
+    for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
+        if "comfuse.build(" in code:  # tests/build compiles
+            continue
+        exec(compile(code, "README.md", "exec"), names)
+    assert names["y"].shape == (512, 1024)
+    assert names["source"].text.startswith(f"// {names['source'].name}")
+
+
+def test_it_lists_every_setting():
+    listed = set(re.findall(r"^\| `(COMFUSE_\w+)`", README, re.MULTILINE))
+    assert listed == {variable.name for variable in settings.TABLE}
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(document):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / document).read_text()):
+        assert (ROOT / target).exists(), target
+
+
+def test_its_extras_exist():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extras in re.findall(r"'\.\[([\w,]+)\]'", README):
+        assert set(extras.split(",")) <= set(project["optional-dependencies"])
+
+
+def test_ci_runs_its_test_command():
+    assert "python -m pytest\n" in README
+    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("python -m pytest")
