@@ -11,8 +11,7 @@ import jinja2
 from comfuse.generator.emit import layout, names
 from comfuse.generator.emit.declarations import declare
 from comfuse.generator.emit.readable import describe
-from comfuse.generator.ops import camel_case
-from comfuse.generator.plan.kernel_plan import KernelPlan
+from comfuse.generator.plan.kernel_plan import SCHEDULES, KernelPlan
 
 _PLACEHOLDER = "cf_kernel"  # stands for the name in the text whose digest is part of the name
 
@@ -61,13 +60,21 @@ def _kernel(plan: KernelPlan, operands: list[str]) -> list[str]:
         _TEMPLATE,
         [
             f"cf::Gemm<cf::{plan.spec.dtype.value}, /*N=*/{plan.spec.n}>",
-            f"cf::{camel_case(plan.schedule)}<{plan.tile_m}, {plan.tile_n}, {plan.tile_k}>",
+            _schedule(plan),
             f"cf::Cluster<1, {plan.cluster_n}>",
             f"cf::Stages<{plan.stages}>",
             f"cf::TileSlots<{plan.tile_slots}>",
             *lists,
         ],
     )
+
+
+def _schedule(plan: KernelPlan) -> str:
+    schedule = SCHEDULES[plan.schedule]
+    numbers = [plan.tile_m, plan.tile_n, plan.tile_k]
+    if schedule.template == "Pingpong" and schedule.team_size > 1:
+        numbers.append(schedule.team_size)
+    return f"cf::{schedule.template}<{', '.join(map(str, numbers))}>"
 
 
 @lru_cache(maxsize=1)

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from comfuse.generator.plan.choose import candidates, plan
 from comfuse.generator.plan.gpus import GPUS, Gpu
-from comfuse.generator.plan.kernel_plan import SHAPES, KernelPlan, Refusal, TileShape
+from comfuse.generator.plan.kernel_plan import SCHEDULES, SHAPES, KernelPlan, Refusal, Schedule, TileShape
 
-__all__ = ["GPUS", "SHAPES", "Gpu", "KernelPlan", "Refusal", "TileShape", "candidates", "plan"]
+__all__ = [
+    "GPUS",
+    "SCHEDULES",
+    "SHAPES",
+    "Gpu",
+    "KernelPlan",
+    "Refusal",
+    "Schedule",
+    "TileShape",
+    "candidates",
+    "plan",
+]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from comfuse.generator.phases import PhaseProgram
 from comfuse.generator.plan import memory
 from comfuse.generator.plan.gpus import Gpu
-from comfuse.generator.plan.kernel_plan import TileShape
+from comfuse.generator.plan.kernel_plan import SCHEDULES, TileShape
 from comfuse.generator.spec import DType, FusedSpec, Space
 
 # Sizes of the arrays of csrc/include/comfuse/abi.h.
@@ -81,9 +81,10 @@ def shared_memory_fits(c: Candidate) -> str | None:
 
 def registers_fit(c: Candidate) -> str | None:
     needed = memory.registers(c.spec, c.program, c.shape)
-    if needed <= memory.REGISTER_LIMIT:
+    limit = SCHEDULES[c.shape.schedule].registers
+    if needed <= limit:
         return None
-    return f"needs about {needed} registers a thread, at most {memory.REGISTER_LIMIT} are possible"
+    return f"needs about {needed} registers a thread, at most {limit} are possible"
 
 
 def row_group_is_resident(c: Candidate) -> str | None:

@@ -13,7 +13,7 @@ import math
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.phases import PhaseProgram
 from comfuse.generator.plan.gpus import Gpu
-from comfuse.generator.plan.kernel_plan import TileShape
+from comfuse.generator.plan.kernel_plan import SCHEDULES, TileShape
 from comfuse.generator.spec import FusedSpec, Space
 
 LARGE_M = 16384  # the M to plan for if none is given
@@ -23,14 +23,19 @@ _EFFICIENCY = {
     ("pingpong", 64): 0.85,
     ("pingpong", 128): 0.97,
     ("pingpong", 192): 0.99,
+    ("pingpong2", 128): 0.93,  # not measured
     ("cooperative", 128): 0.92,
     ("cooperative", 256): 1.1,
 }
 _SINGLE_CTA_EFFICIENCY = 0.97  # no neighbour to share the rows of A with
 _STRADDLING = 1.08  # cost of a row block whose tiles run in two waves, if nothing hides the wait
 _EPILOGUE_CYCLES = 600.0  # to start one
-_EXCHANGE_CYCLES = {"pingpong": 3400.0, "cooperative": 2000.0}  # between the tiles of a row, each time
-_CYCLES_PER_SLOT = {"pingpong": 1.6, "cooperative": 1.45}  # fewer warps hide less latency
+_EXCHANGE_CYCLES = {
+    "pingpong": 3400.0,
+    "pingpong2": 3400.0,
+    "cooperative": 2000.0,
+}  # between the tiles of a row, each time
+_CYCLES_PER_SLOT = {"pingpong": 1.6, "pingpong2": 1.6, "cooperative": 1.45}  # fewer warps hide less latency
 
 
 def floor_us(spec: FusedSpec, gpu: Gpu, m: int) -> float:
@@ -53,13 +58,15 @@ def predict_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gp
     work = -(-m // shape.tile_m) * shape.clusters_n(spec.n)
     waves = -(-work // clusters)
     mainloop = waves * _mainloop_us(spec, shape, gpu)
-    if program.reductions and shape.schedule == "cooperative" and _straddles(shape, spec.n, work, clusters):
+    alone = SCHEDULES[shape.schedule].teams == 1
+    if program.reductions and alone and _straddles(shape, spec.n, work, clusters):
         mainloop *= _STRADDLING
     epilogue = _epilogue_us(spec, program, shape, gpu)
     memory = 1e6 * traffic(spec, m) / gpu.bandwidth
-    if shape.schedule == "pingpong":  # two epilogues run beside a mainloop; the last one is exposed
-        return math.hypot(mainloop, waves * epilogue / 2, memory) + epilogue
-    return math.hypot(mainloop + waves * epilogue, memory)
+    if alone:
+        return math.hypot(mainloop + waves * epilogue, memory)
+    # Two epilogues run beside a mainloop; the last one is exposed.
+    return math.hypot(mainloop, waves * epilogue / 2, memory) + epilogue
 
 
 def _straddles(shape: TileShape, n: int, work: int, clusters: int) -> bool:

@@ -11,10 +11,39 @@ TILE_K = 64
 
 
 @dataclass(frozen=True)
-class TileShape:
-    """One way to cut the work.  A tile is ``tile_m`` x ``tile_n`` of the result, one CTA's at a time."""
+class Schedule:
+    """How a CTA's warpgroups share its tiles.
 
-    schedule: str  # "pingpong": a tile a warpgroup in turn; "cooperative": two warpgroups halve each tile
+    A team of warpgroups computes a tile, each its part of the rows.  With two teams, which take the tiles
+    in turn, the epilogue of one hides behind the other's GEMM.
+    """
+
+    name: str
+    teams: int
+    team_size: int  # warpgroups
+    template: str  # C++ type
+    registers: int  # a thread may have
+
+    @property
+    def warpgroups(self) -> int:
+        return self.teams * self.team_size
+
+
+SCHEDULES: dict[str, Schedule] = {
+    s.name: s
+    for s in (
+        Schedule("pingpong", 2, 1, "Pingpong", 232),
+        Schedule("pingpong2", 2, 2, "Pingpong", 112),
+        Schedule("cooperative", 1, 2, "Cooperative", 232),
+    )
+}
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """One way to cut the work.  A tile is ``tile_m`` x ``tile_n`` of the result, one team's at a time."""
+
+    schedule: str  # a key of SCHEDULES
     tile_m: int
     tile_n: int
     cluster_n: int  # CTAs that share the rows of A
@@ -24,14 +53,9 @@ class TileShape:
         return f"{self.schedule} {self.tile_m}x{self.tile_n}x{TILE_K}, cluster 1x{self.cluster_n}"
 
     @property
-    def accumulators(self) -> int:
-        """Registers a thread that hold its part of a tile."""
-        threads = 128 if self.schedule == "pingpong" else 256
-        return self.tile_m * self.tile_n // threads
-
-    @property
-    def rows_per_thread(self) -> int:
-        return 4 if self.schedule == "pingpong" else 2
+    def rows_of_warpgroup(self) -> int:
+        """Rows of a tile that one warpgroup computes."""
+        return self.tile_m // SCHEDULES[self.schedule].team_size
 
     def tiles_n(self, n: int) -> int:
         """Tiles of a row block that hold columns."""
@@ -48,6 +72,7 @@ SHAPES: tuple[TileShape, ...] = tuple(
         ("pingpong", 64),
         ("pingpong", 128),
         ("pingpong", 192),
+        ("pingpong2", 128),
         ("cooperative", 128),
         ("cooperative", 256),
     )
@@ -69,7 +94,7 @@ class KernelPlan:
     tile_n: int
     tile_k: int
     cluster_n: int
-    schedule: str
+    schedule: str  # a key of SCHEDULES
     stages: int
     tile_slots: int
     scope: str

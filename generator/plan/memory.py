@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.phases import PhaseProgram
-from comfuse.generator.plan.kernel_plan import TILE_K, TileShape
+from comfuse.generator.plan.kernel_plan import SCHEDULES, TILE_K, TileShape
 from comfuse.generator.spec import FusedSpec, Space
 
-CHUNK_COLUMNS = 64  # tile operands arrive in chunks of this many columns, one a slot
+CHUNK = 64  # tile operands arrive in pieces of 64 rows and as many columns, one a slot
 MAX_STAGES = 8
 MIN_STAGES = 3
-MAX_SLOTS = 4
-MIN_SLOTS = 2
-REGISTER_LIMIT = 240  # what a consumer warpgroup gets
+GOOD_STAGES = 4  # fewer only to make room for the slots that a phase cannot do without
+MAX_SLOTS = 8
+REGISTER_LIMIT = SCHEDULES["pingpong"].registers  # of the schedules with two multiplying warpgroups
 
 
 def operand_count(spec: FusedSpec, space: Space) -> int:
@@ -24,55 +24,67 @@ def stage_bytes(shape: TileShape) -> int:
     return (shape.tile_m + shape.tile_n) * TILE_K * 2
 
 
-def slot_bytes(spec: FusedSpec, shape: TileShape) -> int:
+def slot_bytes(spec: FusedSpec) -> int:
+    """A slot holds a piece of the widest tile operand."""
     widest = max((o.dtype.nbytes for o in spec.operands if o.space is Space.TILE), default=0)
-    return shape.tile_m * CHUNK_COLUMNS * widest
+    return CHUNK * CHUNK * widest
 
 
 def vector_bytes(spec: FusedSpec, shape: TileShape) -> int:
-    """Row and column vectors, as float32, two tiles' worth."""
-    rows = operand_count(spec, Space.ROW) * shape.tile_n
-    columns = operand_count(spec, Space.COLUMN) * shape.tile_m
-    return 2 * (rows + columns) * 4
+    """A tile's part of every vector operand, for each team."""
+    length = {Space.ROW: shape.tile_n, Space.COLUMN: shape.tile_m}
+    one = sum(length.get(o.space, 0) * o.dtype.nbytes for o in spec.operands)
+    return one * SCHEDULES[shape.schedule].teams
 
 
-def barrier_bytes(stages: int, slots: int) -> int:
-    """A full and an empty barrier each stage, slot and vector buffer."""
-    return (2 * stages + 2 * slots + 4) * 8
+def barrier_bytes(shape: TileShape, stages: int, slots: int) -> int:
+    """A full and an empty barrier for each stage, each warpgroup's slot, each team's vectors."""
+    schedule = SCHEDULES[shape.schedule]
+    return 2 * (stages + schedule.warpgroups * slots + schedule.teams) * 8
 
 
 def shared_bytes(spec: FusedSpec, shape: TileShape, stages: int, slots: int) -> int:
+    """Shared memory of a kernel; ``slots`` counts one warpgroup's."""
     return (
         stages * stage_bytes(shape)
-        + slots * slot_bytes(spec, shape)
+        + SCHEDULES[shape.schedule].warpgroups * slots * slot_bytes(spec)
         + vector_bytes(spec, shape)
-        + barrier_bytes(stages, slots)
+        + barrier_bytes(shape, stages, slots)
     )
 
 
-def needed_slots(program: PhaseProgram) -> int:
-    """A phase reads one chunk of each of its tile operands at once; two slots at least, to overlap."""
-    widest = max(len(phase.tiles) for phase in program.phases)
-    return max(MIN_SLOTS, widest) if widest else 0
+def needed_slots(program: PhaseProgram, shape: TileShape) -> int:
+    """Slots that a warpgroup holds at once: for 64 columns of a phase, all rows of all its operands."""
+    return shape.rows_of_warpgroup // CHUNK * max(len(phase.tiles) for phase in program.phases)
 
 
 def stages_and_slots(spec: FusedSpec, program: PhaseProgram, shape: TileShape, limit: int) -> tuple[int, int]:
-    """The most stages that fit, then the most slots; fewer than MIN_STAGES if the shape does not fit."""
-    slots = needed_slots(program)
+    """As many slots as let the next pieces arrive while these are read, then as many stages as fit.
+
+    Where that leaves too few stages, fewer slots.  The stages are fewer than ``MIN_STAGES`` if the shape
+    does not fit at all.
+    """
+    needed = needed_slots(program, shape)
+    slots = min(2 * needed, max(needed, MAX_SLOTS))
+    while slots > needed and _stages(spec, shape, slots, limit) < GOOD_STAGES:
+        slots -= 1
+    stages = _stages(spec, shape, slots, limit)
+    return stages, slots
+
+
+def _stages(spec: FusedSpec, shape: TileShape, slots: int, limit: int) -> int:
     stages = MAX_STAGES
     while stages > 0 and shared_bytes(spec, shape, stages, slots) > limit:
         stages -= 1
-    enough = max(MAX_SLOTS, 2 * slots) if slots else 0
-    while slots < enough and shared_bytes(spec, shape, stages, slots + 1) <= limit:
-        slots += 1
-    return stages, slots
+    return stages
 
 
 def registers(spec: FusedSpec, program: PhaseProgram, shape: TileShape) -> int:
     """Estimate: accumulators, a phase's values a row, its named values of one 32-column fragment."""
+    accumulators = shape.rows_of_warpgroup * shape.tile_n // 128
+    rows_of_thread = shape.rows_of_warpgroup // 32
     most = 0
     for phase in program.phases:
         state = sum(REDUCTIONS[spec.nodes[r].op].state_floats for r in phase.reductions)
-        per_row = (len(phase.columns) + state) * shape.rows_per_thread
-        most = max(most, per_row)
-    return min(255, shape.accumulators + 24 + most)
+        most = max(most, (len(phase.columns) + state) * rows_of_thread)
+    return accumulators + 24 + most

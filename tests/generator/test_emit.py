@@ -20,7 +20,7 @@ from comfuse.generator.emit import describe, emit
 from comfuse.generator.emit.names import Namer, sanitise
 from comfuse.generator.interpret import interpret
 from comfuse.generator.passes import normalize
-from comfuse.generator.plan import KernelPlan, candidates, plan
+from comfuse.generator.plan import SCHEDULES, KernelPlan, candidates, plan
 from comfuse.generator.spec import DType, FusedSpec, Operand, Space
 
 from . import cpp_model
@@ -102,7 +102,9 @@ def test_constants_of_the_kernel_are_those_of_the_plan(name: str) -> None:
             continue
         source = emit(chosen)
         numbers = cpp_model.parse(source.text).constants
-        assert numbers[chosen.schedule.capitalize()] == [chosen.tile_m, chosen.tile_n, chosen.tile_k]
+        schedule = SCHEDULES[chosen.schedule]
+        team = [schedule.team_size] if chosen.schedule == "pingpong2" else []
+        assert numbers[schedule.template] == [chosen.tile_m, chosen.tile_n, chosen.tile_k, *team]
         assert numbers["Cluster"] == [1, chosen.cluster_n]
         assert numbers["Stages"] == [chosen.stages]
         assert numbers["TileSlots"] == [chosen.tile_slots]

@@ -1,0 +1,185 @@
+"""A simulation of the persistent schedule, for the question whether it can deadlock.
+
+It knows what the device code does in which order (csrc/include/comfuse/sm90/kernel.hpp), and nothing of
+time: every agent advances as far as it can, until all are done or none can move.  Agents of a CTA are
+its producer of GEMM operands, its producer of tile operands and its consumer warpgroups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A launch."""
+
+    row_blocks: int
+    tiles_n: int  # of a row block, phantoms left out
+    cluster_n: int
+    clusters: int  # in the grid, all resident
+    schedule: str
+    phases: int
+    stages: int = 2  # of the GEMM's ring, in K blocks
+    k_blocks: int = 3
+    slots: int = 1  # of a warpgroup's ring of tile operands
+    loads: tuple[int, ...] = ()  # pieces of tile operands that each phase reads
+
+    @property
+    def clusters_n(self) -> int:
+        return -(-self.tiles_n // self.cluster_n)
+
+    @property
+    def items(self) -> int:
+        return self.row_blocks * self.clusters_n
+
+    def loads_of(self, phase: int) -> int:
+        return self.loads[phase] if self.loads else 0
+
+
+Tile = tuple[int, int]  # row block, tile along n
+
+
+@dataclass
+class Cta:
+    """What one CTA has done so far.  Items are counted in its own order."""
+
+    machine: Machine
+    cluster: int
+    rank: int
+    tiles: list[Tile] = field(default_factory=list)
+    loaded: int = 0  # K blocks that its producer has issued
+    multiplied: int = 0  # K blocks that its consumers have released
+    piece_item: int = 0  # progress of the producer of tile operands
+    piece_phase: int = 0
+    pieces_of_phase: int = 0
+    arrived: list[int] = field(default_factory=lambda: [0, 0])  # pieces in each warpgroup's ring, ever
+    consumed: list[int] = field(default_factory=lambda: [0, 0])
+    gemms_done: int = 0  # items whose GEMM is finished, in order
+    item_of: list[int] = field(default_factory=lambda: [0, 1])  # the item that each warpgroup works on
+    phase_of: list[int] = field(default_factory=lambda: [0, 0])
+    read_of: list[int] = field(default_factory=lambda: [0, 0])  # pieces read in the phase
+    in_epilogue: list[bool] = field(default_factory=lambda: [False, False])
+
+    def __post_init__(self) -> None:
+        m = self.machine
+        for work in range(self.cluster, m.items, m.clusters):
+            block, position = divmod(work, m.clusters_n)
+            self.tiles.append((block, position * m.cluster_n + self.rank))
+        if m.schedule == "cooperative":
+            self.item_of = [0, 0]
+
+    @property
+    def step(self) -> int:
+        return 2 if self.machine.schedule == "pingpong" else 1
+
+    def done(self) -> bool:
+        return all(item >= len(self.tiles) for item in self.item_of)
+
+
+class Simulation:
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.ctas = [Cta(machine, c, r) for c in range(machine.clusters) for r in range(machine.cluster_n)]
+        self.published: dict[tuple[Tile, int], int] = {}  # (tile, phase) -> warpgroups that have published
+
+    def run(self) -> bool:
+        """True if every CTA finishes."""
+        while not all(cta.done() for cta in self.ctas):
+            moved = [agent(cta) for cta in self.ctas for agent in self._agents()]
+            if not any(moved):
+                return False
+        return True
+
+    def _agents(self) -> list:
+        return [
+            self._produce_gemm,
+            self._produce_pieces,
+            lambda cta: self._consume(cta, 0),
+            lambda cta: self._consume(cta, 1),
+        ]
+
+    # --- producers ---
+
+    def _produce_gemm(self, cta: Cta) -> bool:
+        """One K block.  A's rows are multicast, so a stage must be free in every CTA of the cluster."""
+        peers = [c for c in self.ctas if c.cluster == cta.cluster]
+        if cta.loaded >= len(cta.tiles) * self.machine.k_blocks:
+            return False
+        if any(cta.loaded - peer.multiplied >= self.machine.stages for peer in peers):
+            return False
+        cta.loaded += 1
+        return True
+
+    def _produce_pieces(self, cta: Cta) -> bool:
+        """One piece of a tile operand for each warpgroup concerned; strictly in the order of items."""
+        if cta.piece_item >= len(cta.tiles):
+            return False
+        if cta.pieces_of_phase >= self.machine.loads_of(cta.piece_phase):
+            cta.pieces_of_phase = 0
+            cta.piece_phase += 1
+            if cta.piece_phase == self.machine.phases:
+                cta.piece_phase = 0
+                cta.piece_item += 1
+            return True
+        concerned = [cta.piece_item % 2] if self.machine.schedule == "pingpong" else [0, 1]
+        if any(cta.arrived[w] - cta.consumed[w] >= self.machine.slots for w in concerned):
+            return False
+        for w in concerned:
+            cta.arrived[w] += 1
+        cta.pieces_of_phase += 1
+        return True
+
+    # --- consumers ---
+
+    def _consume(self, cta: Cta, w: int) -> bool:
+        item = cta.item_of[w]
+        if item >= len(cta.tiles):
+            return False
+        if not cta.in_epilogue[w]:
+            return self._multiply(cta, w, item)
+        tile, phase = cta.tiles[item], cta.phase_of[w]
+        if cta.read_of[w] == 0 and phase > 0 and not self._row_group_has(tile, phase - 1):
+            return False
+        if cta.read_of[w] < self.machine.loads_of(phase):
+            if cta.arrived[w] == cta.consumed[w]:
+                return False
+            cta.consumed[w] += 1
+            cta.read_of[w] += 1
+            return True
+        self.published[tile, phase] = self.published.get((tile, phase), 0) + 1
+        cta.read_of[w] = 0
+        cta.phase_of[w] += 1
+        if cta.phase_of[w] == self.machine.phases:
+            cta.phase_of[w] = 0
+            cta.in_epilogue[w] = False
+            cta.item_of[w] += cta.step
+        return True
+
+    def _multiply(self, cta: Cta, w: int, item: int) -> bool:
+        """One K block.  Pingpong: items in turn.  Cooperative: warpgroup 0 stands for both."""
+        if self.machine.schedule == "cooperative" and (
+            w == 1 or cta.item_of[0] != cta.item_of[1] or any(cta.in_epilogue)
+        ):
+            return False
+        if cta.gemms_done != item:
+            return False
+        peers = [c for c in self.ctas if c.cluster == cta.cluster]
+        if any(peer.loaded <= cta.multiplied for peer in peers):
+            return False
+        cta.multiplied += 1
+        if cta.multiplied == (item + 1) * self.machine.k_blocks:
+            cta.gemms_done += 1
+            for each in [w] if self.machine.schedule == "pingpong" else [0, 1]:
+                cta.in_epilogue[each] = True
+        return True
+
+    def _row_group_has(self, tile: Tile, phase: int) -> bool:
+        """Whether all tiles of the row block have published; phantoms neither publish nor wait."""
+        block, n = tile
+        if n >= self.machine.tiles_n:
+            return True
+        needed = 1 if self.machine.schedule == "pingpong" else 2
+        return all(
+            self.published.get(((block, other), phase), 0) >= needed for other in range(self.machine.tiles_n)
+        )

@@ -1,0 +1,105 @@
+"""The persistent schedule with its row-group exchange makes progress, whatever the shape.
+
+The argument: a tile waits for tiles of its own row block only.  If a row block's tiles number at most the
+grid's CTAs, each CTA has at most one of them, and whatever it must finish before lies in earlier blocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from comfuse.generator import catalog
+from comfuse.generator.plan import SHAPES, Refusal, candidates
+from comfuse.generator.spec import DType
+
+from .persistent import Machine, Simulation
+
+SCHEDULES = ("pingpong", "cooperative")
+
+
+def finishes(machine: Machine) -> bool:
+    return Simulation(machine).run()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("cluster_n", [1, 2])
+def test_progress_on_every_small_shape(schedule: str, cluster_n: int) -> None:
+    for clusters, tiles_n, row_blocks in itertools.product((1, 2, 3, 5), (1, 2, 3, 4, 7), (1, 2, 3, 6)):
+        if -(-tiles_n // cluster_n) > clusters:
+            continue
+        for phases, loads in ((1, (2,)), (2, ()), (2, (2, 0)), (3, (0, 3, 1))):
+            machine = Machine(row_blocks, tiles_n, cluster_n, clusters, schedule, phases, loads=loads)
+            assert finishes(machine), machine
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_progress(data: st.DataObject) -> None:
+    cluster_n = data.draw(st.sampled_from([1, 2]))
+    clusters = data.draw(st.integers(1, 12))
+    phases = data.draw(st.integers(1, 4))
+    machine = Machine(
+        row_blocks=data.draw(st.integers(1, 12)),
+        tiles_n=data.draw(st.integers(1, clusters * cluster_n)),
+        cluster_n=cluster_n,
+        clusters=clusters,
+        schedule=data.draw(st.sampled_from(SCHEDULES)),
+        phases=phases,
+        stages=data.draw(st.integers(1, 4)),
+        k_blocks=data.draw(st.integers(1, 5)),
+        slots=data.draw(st.integers(1, 3)),
+        loads=tuple(data.draw(st.lists(st.integers(0, 3), min_size=phases, max_size=phases))),
+    )
+    assert finishes(machine)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("cluster_n", [1, 2])
+@pytest.mark.parametrize("tiles_n", [42, 131, 132])
+def test_progress_on_the_real_grid(schedule: str, cluster_n: int, tiles_n: int) -> None:
+    machine = Machine(
+        4, tiles_n, cluster_n, 132 // cluster_n, schedule, phases=3, k_blocks=1, loads=(1, 0, 1)
+    )
+    assert finishes(machine)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    "cluster_n, clusters, tiles_n", [(1, 1, 2), (1, 3, 4), (2, 2, 5), (2, 3, 7), (1, 132, 133)]
+)
+def test_the_simulation_finds_the_deadlock_of_too_wide_a_row(
+    schedule: str, cluster_n: int, clusters: int, tiles_n: int
+) -> None:
+    """More tiles in a row block than CTAs: some tile waits for one that its own CTA has yet to start.
+
+    In pingpong the other warpgroup may save the last row of tiles, but not with tile operands, which are
+    loaded in the order of the items, nor with twice as many tiles.
+    """
+    loads = (1, 2)
+    assert not finishes(Machine(2, tiles_n, cluster_n, clusters, schedule, 2, k_blocks=1, loads=loads))
+    wide = 2 * cluster_n * clusters + 1
+    assert not finishes(Machine(1, wide, cluster_n, clusters, schedule, 2, k_blocks=1))
+
+
+def test_one_phase_never_waits() -> None:
+    assert finishes(Machine(3, 9, 1, 2, "pingpong", phases=1))
+
+
+def test_the_planner_refuses_what_would_deadlock() -> None:
+    """The planner's limit is the simulation's: as many clusters of tiles as the grid has clusters."""
+    for shape in SHAPES:
+        clusters = 132 // shape.cluster_n
+        for tiles in (132, 133):
+            spec = catalog.rmsnorm(tiles * shape.tile_n, 64, DType.BF16)
+            found = next(
+                c
+                for c in candidates(spec)
+                if isinstance(c, Refusal) == (tiles == 133)
+                and (c.shape if isinstance(c, Refusal) else (c.schedule, c.tile_m, c.tile_n, c.cluster_n))
+                in (shape, (shape.schedule, shape.tile_m, shape.tile_n, shape.cluster_n))
+            )
+            assert isinstance(found, Refusal) == (shape.clusters_n(spec.n) > clusters)

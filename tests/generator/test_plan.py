@@ -1,0 +1,273 @@
+"""Plans: what is chosen, what is refused and why, what it occupies."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from comfuse.generator import catalog
+from comfuse.generator.builder import SpecBuilder
+from comfuse.generator.errors import PlanError, SpecError
+from comfuse.generator.passes import normalize
+from comfuse.generator.phases import split
+from comfuse.generator.plan import (
+    GPUS,
+    SCHEDULES,
+    SHAPES,
+    KernelPlan,
+    Refusal,
+    TileShape,
+    candidates,
+    cost,
+    memory,
+    plan,
+)
+from comfuse.generator.plan import constraints as rules
+from comfuse.generator.spec import DType, FusedSpec, Node, Output, Space
+
+from .programs import GOLDEN
+from .strategies import specs
+
+BF16, FP32 = DType.BF16, DType.FP32
+INCLUDE = Path(__file__).parents[2] / "csrc" / "include" / "comfuse"
+
+
+def layernorm(n: int, k: int) -> FusedSpec:
+    return catalog.layernorm(n, k, BF16, bias=BF16, residual=BF16, ln_weight=BF16, ln_bias=BF16)
+
+
+def refusals(spec: FusedSpec) -> dict[TileShape, Refusal]:
+    return {c.shape: c for c in candidates(spec) if isinstance(c, Refusal)}
+
+
+def plans(spec: FusedSpec) -> list[KernelPlan]:
+    return [c for c in candidates(spec) if isinstance(c, KernelPlan)]
+
+
+# --- choice ---------------------------------------------------------------------------------------------
+
+# Measured on an H200: M, N, K; best shape; its time in us.
+MEASURED = [
+    (16384, 768, 768, "pingpong", 128, 40.9),
+    (16384, 768, 3072, "pingpong", 192, 113.0),
+    (16384, 1024, 1024, "pingpong", 128, 60.4),
+    (16384, 1024, 4096, "cooperative", 256, 190.1),
+    (8192, 2048, 2048, "pingpong", 128, 102.3),
+    (8192, 4096, 4096, "cooperative", 256, 383.8),
+    (327680, 512, 512, "pingpong", 128, 355.6),
+    (65536, 256, 256, "pingpong", 128, 36.0),
+]
+
+
+@pytest.mark.parametrize("m, n, k, schedule, tile_n, time", MEASURED)
+def test_choice_and_prediction_match_the_measurements(
+    m: int, n: int, k: int, schedule: str, tile_n: int, time: float
+) -> None:
+    chosen = plan(layernorm(n, k), "h200", m)
+    assert (chosen.schedule, chosen.tile_n, chosen.cluster_n) == (schedule, tile_n, 2)
+    assert chosen.predicted_us == pytest.approx(time, rel=0.09)
+    assert chosen.floor_us < time
+
+
+def test_large_m_is_assumed_without_a_hint() -> None:
+    spec = layernorm(1024, 1024)
+    hinted = plan(spec, "h200", cost.LARGE_M)
+    assert plan(spec) == hinted
+
+
+def test_few_rows_get_narrow_tiles() -> None:
+    assert plan(layernorm(4096, 4096), "h200", 64).tile_n == 64
+
+
+def test_narrow_results_get_narrow_tiles() -> None:
+    for n in (8, 64):
+        assert plan(layernorm(n, 256)).tile_n == 64
+
+
+def test_scope() -> None:
+    assert plan(catalog.linear(4096, 4096, BF16)).scope == "none"
+    assert plan(layernorm(64, 256)).scope == "tile"
+    assert plan(layernorm(4096, 256)).scope == "row_group"
+    for p in plans(layernorm(192, 256)):
+        assert p.scope == ("tile" if p.tile_n >= 192 else "row_group")
+
+
+def test_plan_normalises() -> None:
+    spec = layernorm(1024, 1024)
+    dead = dataclasses.replace(spec, nodes=(*spec.nodes, Node("dead", "exp", (0,))))
+    assert plan(dead) == plan(spec)
+
+
+def test_unknown_gpu_and_bad_hint() -> None:
+    with pytest.raises(PlanError, match="unknown GPU 'a100', known: h200, h100"):
+        plan(layernorm(64, 64), "a100")
+    with pytest.raises(PlanError, match="m must be at least 1, got 0"):
+        plan(layernorm(64, 64), "h200", 0)
+    with pytest.raises(SpecError):
+        plan(dataclasses.replace(layernorm(64, 64), outputs=()))
+
+
+def test_decisions_say_where_values_live() -> None:
+    said = plan(layernorm(1024, 1024)).decisions
+    assert "x is kept in the accumulators from phase 0 on" in said
+    assert any("8 tiles of a row block exchange partials" in line for line in said)
+
+
+# --- constraints ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spec, reason",
+    [
+        (layernorm(100, 64), "N = 100 must be a multiple of 8"),
+        (layernorm(64, 100), "K = 100 must be a positive multiple of 8"),
+        (layernorm(64, 4), "K = 4 must be a positive multiple of 8"),
+        (layernorm(132 * 256 + 8, 64), "N <= 33792 fits"),
+    ],
+)
+def test_refused_programs(spec: FusedSpec, reason: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(reason)):
+        plan(spec)
+
+
+def wide(operands: int = 0, scalars: int = 0, outputs: int = 1) -> FusedSpec:
+    b = SpecBuilder(64, 64, BF16)
+    y = b.gemm()
+    for i in range(operands):
+        y = b.op("add", y, b.load(f"b{i}", Space.ROW, BF16))
+    for i in range(scalars):
+        y = b.op("mul", y, b.load(f"s{i}", Space.SCALAR))
+    for i in range(outputs):
+        b.output(f"y{i}", y, BF16)
+    return b.spec()
+
+
+@pytest.mark.parametrize(
+    "most, beyond, reason",
+    [
+        (wide(operands=16), wide(operands=17), "17 tensor operands, at most 16"),
+        (wide(scalars=16), wide(scalars=17), "17 scalars, at most 16"),
+        (wide(outputs=8), wide(outputs=9), "9 outputs, at most 8"),
+    ],
+)
+def test_limits_of_the_abi(most: FusedSpec, beyond: FusedSpec, reason: str) -> None:
+    plan(most)
+    with pytest.raises(PlanError, match=reason):
+        plan(beyond)
+
+
+def test_each_shape_constraint_has_a_case() -> None:
+    """Every constraint refuses something, and says so under its own name."""
+    tiles = SpecBuilder(64, 64, BF16)
+    y = tiles.gemm()
+    for i in range(8):
+        y = tiles.op("add", y, tiles.load(f"t{i}", Space.TILE, FP32))
+    tiles.output("y", y, BF16)
+    columns = SpecBuilder(4096, 64, BF16)
+    y = columns.gemm()
+    for i in range(16):
+        y = columns.op("add", y, columns.load(f"c{i}", Space.COLUMN, BF16))
+    columns.output("y", y, BF16)
+    cases = [layernorm(64, 64), layernorm(33792, 64), tiles.spec(), columns.spec()]
+    seen = {r.constraint for spec in cases for r in refusals(spec).values()}
+    assert seen == {check.__name__ for check in rules.SHAPE_CONSTRAINTS}
+
+
+def test_row_group_limit_is_exact() -> None:
+    for shape in SHAPES:
+        most = 132 * shape.tile_n
+        fits, beyond = catalog.rmsnorm(most, 64, BF16), catalog.rmsnorm(most + 8, 64, BF16)
+        assert shape not in refusals(fits)
+        assert refusals(beyond)[shape].constraint == "row_group_is_resident"
+
+
+def test_no_row_group_limit_without_a_reduction() -> None:
+    assert plan(catalog.linear(1 << 20, 64, BF16)).scope == "none"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    specs(max_nodes=20),
+    st.sampled_from([8, 64, 200, 768, 1000, 1152, 4104, 5376]),
+    st.sampled_from(list(GPUS)),
+)
+def test_plans_keep_their_budgets(spec: FusedSpec, n: int, gpu: str) -> None:
+    spec = dataclasses.replace(spec, n=n)
+    found = candidates(spec, gpu, 1000)
+    assert len(found) == len(SHAPES)
+    for c in found:
+        if isinstance(c, Refusal):
+            assert c.reason
+            assert c.constraint
+            continue
+        shape = TileShape(c.schedule, c.tile_m, c.tile_n, c.cluster_n)
+        assert shape in SHAPES
+        assert c.stages >= memory.MIN_STAGES
+        assert c.shared_bytes == memory.shared_bytes(c.spec, shape, c.stages, c.tile_slots)
+        assert c.shared_bytes <= GPUS[gpu].shared_bytes
+        assert c.registers <= SCHEDULES[c.schedule].registers
+        assert c.tile_slots >= memory.needed_slots(c.program, shape)
+        assert (c.tile_slots > 0) == any(phase.tiles for phase in c.program.phases)
+        assert c.max_m is None
+        assert 0 < c.floor_us < c.predicted_us
+        candidate = rules.Candidate(c.spec, c.program, shape, c.stages, c.tile_slots, GPUS[gpu])
+        assert not any(check(candidate) for check in rules.SHAPE_CONSTRAINTS)
+    usable = [c for c in found if isinstance(c, KernelPlan)]
+    assert plan(spec, gpu, 1000) in usable
+    assert plan(spec, gpu, 1000).predicted_us == min(c.predicted_us for c in usable)
+
+
+def test_every_golden_program_has_several_plans() -> None:
+    for name, spec in GOLDEN.items():
+        assert len(plans(spec)) >= 4, name
+
+
+def test_stages_yield_to_the_slots_that_a_phase_needs() -> None:
+    b = SpecBuilder(1024, 1024, BF16)
+    y = b.gemm()
+    for i in range(3):
+        y = b.op("add", y, b.load(f"t{i}", Space.TILE, FP32))
+    b.output("y", y, BF16)
+    for p in plans(b.spec()):
+        shape = TileShape(p.schedule, p.tile_m, p.tile_n, p.cluster_n)
+        assert p.tile_slots >= memory.needed_slots(p.program, shape)
+
+
+# --- the device side ------------------------------------------------------------------------------------
+
+
+def constant(file: str, name: str) -> int:
+    found = re.search(rf"\b{name}\b\s*=?\s*(\d+)", (INCLUDE / file).read_text())
+    assert found, f"{name} is not in {file}"
+    return int(found[1])
+
+
+def test_limits_are_those_of_the_headers() -> None:
+    assert constant("abi.h", "CF_MAX_OPERANDS") == rules.MAX_OPERANDS
+    assert constant("abi.h", "CF_MAX_OUTPUTS") == rules.MAX_OUTPUTS
+    assert constant("abi.h", "CF_MAX_SCALARS") == rules.MAX_SCALARS
+    registers = re.search(
+        r"kConsumerRegisters = kConsumers == 2 \? (\d+) : (\d+);",
+        (INCLUDE / "sm90" / "kernel.hpp").read_text(),
+    )
+    assert registers
+    for schedule in SCHEDULES.values():
+        assert int(registers[1 if schedule.warpgroups == 2 else 2]) == schedule.registers
+
+
+def test_traffic_counts_every_tensor_once() -> None:
+    spec = normalize(GOLDEN["row_statistics"])
+    m, n, k = 1000, 200, 512
+    expected = 2 * (m + n) * k + 4 * m + 4 * n + 2 * m * n + 4 * m * n + 4 * m + 4 * m
+    assert cost.traffic(spec, m) == expected
+
+
+def test_output_of_the_gemm_alone() -> None:
+    spec = FusedSpec(64, 64, BF16, (), (Node("acc", "gemm"),), (Output("y", 0, BF16),))
+    assert len(split(normalize(spec)).phases) == 1
+    assert plan(spec).tile_slots == 0
