@@ -24,6 +24,8 @@ from comfuse.errors import ToolchainError
 CSRC_DIR = (Path(__file__).resolve().parents[1] / "csrc").resolve()
 INCLUDE_DIR = CSRC_DIR / "include"
 BINDING_DIR = CSRC_DIR / "binding"
+#: Where torch looks last.
+DEFAULT_CUDA = Path("/usr/local/cuda")
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,7 @@ def _cuda_candidates() -> Iterator[tuple[str, Path | None]]:
         yield f"environment variable {name}", Path(value) if value else None
     on_path = shutil.which("nvcc")
     yield "nvcc on PATH", _home_of_nvcc(Path(on_path)) if on_path else None
-    default = Path("/usr/local/cuda")
-    yield "torch's default /usr/local/cuda", default if default.exists() else None
+    yield f"torch's default {DEFAULT_CUDA}", DEFAULT_CUDA if DEFAULT_CUDA.exists() else None
     yield from (("pip packages", home) for home in _pip_homes())
 
 
