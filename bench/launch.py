@@ -21,10 +21,22 @@ if TYPE_CHECKING:
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(abi.Args), ctypes.c_void_p, ctypes.c_void_p)
 
 
+def label(shape: plan.TileShape | plan.KernelPlan) -> str:
+    """Schedule and tile, e.g. ``"pingpong-128x192"``."""
+    return f"{shape.schedule}-{shape.tile_m}x{shape.tile_n}"
+
+
+#: Every schedule and tile that the planner knows.
+SCHEDULES: tuple[str, ...] = tuple(dict.fromkeys(label(s) for s in plan.SHAPES))
+
+
 def forced_plan(
-    spec: FusedSpec, schedule: str, tile_n: int, cluster_n: int | None = None, m: int | None = None
+    spec: FusedSpec, schedule: str, cluster_n: int | None = None, m: int | None = None
 ) -> plan.KernelPlan:
     """The planner's candidate of this schedule and tile; of several, the one with the largest cluster.
+
+    Args:
+        schedule: one of :data:`SCHEDULES`.
 
     Raises:
         PlanError: the planner refuses them all, for the reason it gives.
@@ -32,16 +44,14 @@ def forced_plan(
     plans, reasons = [], []
     for candidate in plan.candidates(spec, "h200", m):
         shape = candidate.shape if isinstance(candidate, plan.Refusal) else candidate
-        if (shape.schedule, shape.tile_n) != (schedule, tile_n) or cluster_n not in (None, shape.cluster_n):
+        if label(shape) != schedule or cluster_n not in (None, shape.cluster_n):
             continue
         if isinstance(candidate, plan.Refusal):
             reasons.append(candidate.reason)
         else:
             plans.append(candidate)
     if not plans:
-        raise PlanError(
-            reasons[0] if reasons else f"the planner knows no {schedule} with a 128x{tile_n} tile"
-        )
+        raise PlanError(reasons[0] if reasons else f"{schedule} is none of {', '.join(SCHEDULES)}")
     return max(plans, key=lambda p: p.cluster_n)
 
 

@@ -30,8 +30,8 @@ COMPILE_N, COMPILE_K = 1024, 1024
 def compile_times() -> list[dict[str, Any]]:
     """nvcc's seconds for each variant, all at once, each on a core of its own; builds the stock libraries."""
 
-    def own(schedule: str, tile_n: int) -> float:
-        source = providers.own_gemm(schedule, tile_n, COMPILE_N, COMPILE_K)
+    def own(schedule: str) -> float:
+        source = providers.own_gemm(schedule, COMPILE_N, COMPILE_K)
         with tempfile.TemporaryDirectory() as folder:
             text = Path(folder) / f"{source.name}.cu"
             text.write_text(source.text)
@@ -47,7 +47,7 @@ def compile_times() -> list[dict[str, Any]]:
 
     with ThreadPoolExecutor() as pool:
         futures = [pool.submit(measured, v.name, stock.build, v) for v in stock.VARIANTS]
-        futures += [pool.submit(measured, f"own-{s}-128x{n}", own, s, n) for s, n in providers.OWN_PLANS]
+        futures += [pool.submit(measured, f"own-{s}", own, s) for s in providers.OWN_PLANS]
         return [f.result() for f in futures]
 
 
@@ -132,11 +132,11 @@ def own_sources(chosen: Sequence[workloads.Workload]) -> list[Any]:
     """The KernelSources of our own contenders; what the planner refuses is printed."""
     sources = []
     for w in chosen:
-        for schedule, tile_n in providers.OWN_PLANS:
+        for schedule in providers.OWN_PLANS:
             try:
-                sources.append(providers.own_gemm(schedule, tile_n, w.n, w.k))
+                sources.append(providers.own_gemm(schedule, w.n, w.k))
             except ValueError as e:
-                print(f"{w.shape} {schedule} 128x{tile_n}: {e}")
+                print(f"{w.shape} {schedule}: {e}")
     return sources
 
 

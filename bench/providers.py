@@ -1,7 +1,4 @@
-"""Who computes a workload: each provider is a function (workload, inputs) -> callable without arguments.
-
-torch and ComFuse are imported where they are used: reports need the names alone.
-"""
+"""Who computes a workload: each provider is a function (workload, inputs) -> callable without arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench import stock
+from bench.launch import forced_plan, label
 from bench.workloads import Workload
+from comfuse.generator.plan import SHAPES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -104,26 +103,24 @@ def _stock(variant: stock.Variant) -> Callable[[Workload, Inputs], Call]:
     return prepare
 
 
-def own_gemm(schedule: str, tile_n: int, n: int, k: int) -> Any:
+def own_gemm(schedule: str, n: int, k: int) -> Any:
     """The KernelSource of a GEMM with nothing behind it, its plan forced.  Raises PlanError if refused."""
-    from bench.launch import forced_plan
     from comfuse.generator import catalog, emit
     from comfuse.generator.spec import DType
 
-    return emit.emit(forced_plan(catalog.linear(n, k, DType.BF16), schedule, tile_n))
+    return emit.emit(forced_plan(catalog.linear(n, k, DType.BF16), schedule))
 
 
-def _own(schedule: str, tile_n: int) -> Callable[[Workload, Inputs], Call]:
-    return lambda w, i: _direct(own_gemm(schedule, tile_n, w.n, w.k), w, i)
+def _own(schedule: str) -> Callable[[Workload, Inputs], Call]:
+    return lambda w, i: _direct(own_gemm(schedule, w.n, w.k), w, i)
 
 
-def _forced(schedule: str, tile_n: int, cluster_n: int) -> Callable[[Workload, Inputs], Call]:
+def _forced(schedule: str, cluster_n: int) -> Callable[[Workload, Inputs], Call]:
     def prepare(w: Workload, i: Inputs) -> Call:
         from bench.ahead import spec_of
-        from bench.launch import forced_plan
         from comfuse.generator import emit
 
-        return _direct(emit.emit(forced_plan(spec_of(w), schedule, tile_n, cluster_n)), w, i)
+        return _direct(emit.emit(forced_plan(spec_of(w), schedule, cluster_n)), w, i)
 
     return prepare
 
@@ -183,16 +180,17 @@ _ALL = (
 )
 # Plain GEMMs of two kernel layers: see bench.plain_gemm.
 STOCK = tuple(Provider(v.name, v.name, _stock(v), only_gemm=True, rounds_once=True) for v in stock.VARIANTS)
-OWN_PLANS = (("pingpong", 128), ("pingpong", 192), ("cooperative", 256))
-OWN = tuple(
-    Provider(f"own-{s}-128x{n}", f"own-{s}-128x{n}", _own(s, n), only_gemm=True, rounds_once=True)
-    for s, n in OWN_PLANS
-)
+OWN_PLANS = ("pingpong-128x128", "pingpong2-128x128", "pingpong-128x192", "cooperative-128x256")
+OWN = tuple(Provider(f"own-{s}", f"own-{s}", _own(s), only_gemm=True, rounds_once=True) for s in OWN_PLANS)
 # Every plan that the planner might choose, forced: what its choice is held against.
 PLANS = tuple(
-    Provider(f"{s}-128x{n}-c{c}", f"{s} 128x{n} c1x{c}", _forced(s, n, c), rounds_once=True)
-    for s, n in (*OWN_PLANS, ("pingpong", 64), ("cooperative", 128))
-    for c in (1, 2)
+    Provider(
+        f"{label(s)}-c{s.cluster_n}",
+        f"{label(s)} c1x{s.cluster_n}",
+        _forced(label(s), s.cluster_n),
+        rounds_once=True,
+    )
+    for s in SHAPES
 )
 PROVIDERS = {p.name: p for p in (*_ALL, *STOCK, *OWN, *PLANS)}
 BASELINES = tuple(p.name for p in _ALL if p.baseline)

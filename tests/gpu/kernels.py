@@ -35,8 +35,7 @@ def plan_of(case: Case) -> plan.KernelPlan:
     """The case's plan.  Raises PlanError where its schedule does not take the program."""
     if case.schedule is None:
         return plan.plan(case.spec)
-    schedule, tile = case.schedule.split("-")
-    return forced_plan(case.spec, schedule, int(tile.split("x")[1]), case.cluster_n)
+    return forced_plan(case.spec, case.schedule, case.cluster_n)
 
 
 class Kernels:

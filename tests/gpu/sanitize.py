@@ -14,13 +14,14 @@ import sys
 
 import torch
 
+from bench.launch import SCHEDULES
 from comfuse import library
 from comfuse.build import build_many
 from comfuse.generator import emit
 from comfuse.generator.errors import PlanError
 from tests.gpu.kernels import plan_of
 from tests.gpu.programs import BARE, LAYERNORM, SOFTMAX, Program, gemma_chain
-from tests.gpu.support import SCHEDULES, Case, Outputs, check, launcher, make_tensors
+from tests.gpu.support import Case, Outputs, check, launcher, make_tensors
 
 # N = 200 is clipped, and one tile on the widest schedule; N = 520 is a row group on every schedule.
 NS = (200, 520)

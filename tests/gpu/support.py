@@ -15,13 +15,6 @@ from comfuse.library import LoadedKernel
 from tests.gpu.programs import TORCH_DTYPES, Program
 
 DEVICE = "cuda"
-SCHEDULES = (
-    "pingpong-128x64",
-    "pingpong-128x128",
-    "pingpong-128x192",
-    "cooperative-128x128",
-    "cooperative-128x256",
-)
 GUARD_ROWS = 130  # rows behind an output that must stay as they were: more than a tile's
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bench.launch import SCHEDULES
 from tests.gpu.programs import LAYERNORM, SOFTMAX, gemma_chain
-from tests.gpu.support import SCHEDULES, Case, Outputs, check, launcher, make_tensors, run, same_bits
+from tests.gpu.support import Case, Outputs, check, launcher, make_tensors, run, same_bits
 
 pytestmark = pytest.mark.gpu
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bench.launch import SCHEDULES
 from comfuse.generator.spec import DType
 from tests.gpu.programs import BARE, BIAS, LAYERNORM, SOFTMAX, gemma_chain
-from tests.gpu.support import SCHEDULES, Case, check, make_tensors, run, same_bits
+from tests.gpu.support import Case, check, make_tensors, run, same_bits
 
 pytestmark = pytest.mark.gpu
 
