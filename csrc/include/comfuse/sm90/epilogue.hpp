@@ -207,6 +207,8 @@ class Epilogue {
   template <class P>
   CF_DEVICE void release(Slots<P> const& slots) {
     if constexpr (P::Tiles::size > 0) {
+      // TMA will overwrite what ldmatrix reads: without the fence the reads may still be under way.
+      cutlass::arch::fence_view_async_shared();
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < kFragments; ++i) {
