@@ -47,18 +47,18 @@ def main(arguments: list[str] | None = None) -> int:
         return _report(options.files)
     try:
         chosen = workloads.select(options.family, options.shapes)
-        provider_names = [p.name for p in providers.select(tuple(options.providers))]
+        contenders = providers.select(tuple(options.providers))
     except ValueError as e:
         print(f"bench: {e}", file=sys.stderr)
         return 2
 
     begun = time.monotonic()
+    provider_names = [p.name for p in contenders]
     head = header(
         options.family, processes=options.processes, rounds=options.rounds, providers=provider_names
     )
     results = report.Results(options.output, head)
-    if "comfuse" in provider_names:
-        build_all(sources_of(chosen))
+    build_all(sources_of(contenders, chosen))
 
     def keep(record: dict[str, Any]) -> None:
         results.add(record)

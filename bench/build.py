@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from bench import workloads
+from bench import providers, workloads
 from bench.ahead import build_all, sources_of
-from bench.plain_gemm import own_sources
 
 
 def main() -> int:
@@ -19,9 +18,9 @@ def main() -> int:
     sources = []
     for family in options.families:
         if family == "plain":
-            sources += own_sources(workloads.select("postnorm"))
+            sources += sources_of(providers.OWN, workloads.select("postnorm"))
         else:
-            sources += sources_of(workloads.select(family))
+            sources += sources_of([providers.PROVIDERS["comfuse"]], workloads.select(family))
     results = build_all(sources, lambda line: print(line, flush=True))
     failures = sum(isinstance(r, Exception) for r in results.values())
     print(f"{len(results) - failures} kernels built, {failures} failed")

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from comfuse.errors import LaunchError
 from comfuse.generator import plan
 from comfuse.generator.errors import PlanError
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import LoadedKernel, abi
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(abi.Args), ctypes.c_void_p, ctypes.c_void_p)
 
@@ -71,8 +70,6 @@ def prepare(
     Raises (when called):
         LaunchError: the kernel's return code, in words.
     """
-    import torch
-
     arguments = abi.Args(abi_version=abi.ABI_VERSION, m=a.shape[0], k=a.shape[1])
     arguments.a, arguments.b = _tensor(a), _tensor(b)
     for i, t in enumerate(operands):

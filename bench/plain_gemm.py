@@ -17,7 +17,7 @@ from typing import Any
 from tabulate import tabulate
 
 from bench import providers, report, stock, workloads
-from bench.ahead import build_all
+from bench.ahead import build_all, sources_of
 from bench.environment import ROOT, header
 from bench.processes import run_process
 from bench.report import Row, Spread
@@ -117,7 +117,7 @@ def main() -> int:
     for c in compiles:
         results.add(c)
         print(f"{c['kernel']:36} {c.get('seconds', c.get('failure'))}", flush=True)
-    build_all(own_sources(chosen))
+    build_all(sources_of(providers.OWN, chosen))
 
     shapes = [w.name for w in chosen]
     names = ["mm", *(p.name for p in (*providers.STOCK, *providers.OWN))]
@@ -126,18 +126,6 @@ def main() -> int:
             run_process(shapes, names, process, options.rounds, results.log, results.add)
     print(f"\n{table(results.rows, compiles)}\nrows: {results.path}")
     return 1 if results.failed else 0
-
-
-def own_sources(chosen: Sequence[workloads.Workload]) -> list[Any]:
-    """The KernelSources of our own contenders; what the planner refuses is printed."""
-    sources = []
-    for w in chosen:
-        for schedule in providers.OWN_PLANS:
-            try:
-                sources.append(providers.own_gemm(schedule, w.n, w.k))
-            except ValueError as e:
-                print(f"{w.shape} {schedule}: {e}")
-    return sources
 
 
 if __name__ == "__main__":

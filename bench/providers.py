@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from bench import stock
-from bench.launch import forced_plan, label
+from bench.launch import forced_plan, label, prepare
+from bench.programs import Inputs, program
 from bench.workloads import Workload
-from comfuse.generator.plan import SHAPES
+from comfuse import library, ops
+from comfuse.build import build
+from comfuse.generator import catalog
+from comfuse.generator.emit import KernelSource, emit
+from comfuse.generator.plan import SHAPES, TileShape, plan
+from comfuse.generator.spec import DType, FusedSpec
+from comfuse.ops.resolver import m_class
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.programs import Inputs
-
-    Call = Callable[[], Tensor]
+Call = Callable[[], Tensor]
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,7 @@ class Provider:
     """``baseline`` providers compete with ComFuse for the best Inductor time.
 
     ``only_gemm``: computes x W^T alone.  ``rounds_once``: float32 until the store, so held to that error.
+    ``source``: the kernel of ours that it will launch, to compile it ahead.
     """
 
     name: str
@@ -32,29 +38,22 @@ class Provider:
     only_gemm: bool = False
     baseline: bool = False
     rounds_once: bool = False
+    source: Callable[[Workload], KernelSource] | None = None
 
 
 def _mm(w: Workload, i: Inputs) -> Call:
-    import torch
-
     out = torch.empty(w.m, w.n, device=i.x.device, dtype=i.x.dtype)
     wt = i.weight.t()
     return lambda: torch.mm(i.x, wt, out=out)
 
 
 def _eager(w: Workload, i: Inputs) -> Call:
-    from bench.programs import program
-
     function, arguments = program(w), i.tensors()
     return lambda: function(*arguments)
 
 
 def _inductor(**compile_options: Any) -> Callable[[Workload, Inputs], Call]:
     def prepare(w: Workload, i: Inputs) -> Call:
-        import torch
-
-        from bench.programs import program
-
         torch._dynamo.reset()
         compiled = torch.compile(program(w), dynamic=False, fullgraph=True, **compile_options)
         arguments = i.tensors()
@@ -64,8 +63,6 @@ def _inductor(**compile_options: Any) -> Callable[[Workload, Inputs], Call]:
 
 
 def _comfuse(w: Workload, i: Inputs) -> Call:
-    from comfuse import ops
-
     if w.norm == "layernorm":
         return lambda: ops.fused_gemm_layernorm(
             i.x, i.weight, i.bias, i.residual, i.norm_weight, i.norm_bias, w.eps
@@ -85,15 +82,13 @@ def _comfuse(w: Workload, i: Inputs) -> Call:
 
 def _stock(variant: stock.Variant) -> Callable[[Workload, Inputs], Call]:
     def prepare(w: Workload, i: Inputs) -> Call:
-        import torch
-
-        library = stock.load(variant)
+        stock_library = stock.load(variant)
         out = torch.empty(w.m, w.n, device=i.x.device, dtype=i.x.dtype)
         pointers = (i.x.data_ptr(), i.weight.data_ptr(), out.data_ptr())
 
         def call() -> Tensor:
             stream = torch.cuda.current_stream().cuda_stream
-            code = library.stock_gemm_launch(*pointers, w.m, w.n, w.k, stream)
+            code = stock_library.stock_gemm_launch(*pointers, w.m, w.n, w.k, stream)
             if code:
                 raise RuntimeError(f"{variant.name}: the launch returned {code}")
             return out
@@ -103,26 +98,45 @@ def _stock(variant: stock.Variant) -> Callable[[Workload, Inputs], Call]:
     return prepare
 
 
-def own_gemm(schedule: str, n: int, k: int) -> Any:
-    """The KernelSource of a GEMM with nothing behind it, its plan forced.  Raises PlanError if refused."""
-    from comfuse.generator import catalog, emit
-    from comfuse.generator.spec import DType
+def spec_of(w: Workload) -> FusedSpec:
+    """The spec that ComFuse's ops make of a workload."""
+    dtype = DType(w.dtype)
+    bias = dtype if w.bias else None
+    residual = dtype if w.residual else None
+    if w.norm == "layernorm":
+        return catalog.layernorm(
+            w.n, w.k, dtype, bias=bias, residual=residual, ln_weight=dtype, ln_bias=dtype
+        )
+    position = w.residual or "before"
+    return catalog.rmsnorm(
+        w.n, w.k, dtype, bias=bias, residual=residual, rms_weight=dtype, residual_position=position
+    )
 
-    return emit.emit(forced_plan(catalog.linear(n, k, DType.BF16), schedule))
+
+def _planned(w: Workload) -> KernelSource:
+    """What ComFuse's resolver takes for it."""
+    return emit(plan(spec_of(w), m=m_class(w.m)))
 
 
-def _own(schedule: str) -> Callable[[Workload, Inputs], Call]:
-    return lambda w, i: _direct(own_gemm(schedule, w.n, w.k), w, i)
+def own_gemm(schedule: str, n: int, k: int) -> KernelSource:
+    """A GEMM with nothing behind it, its plan forced.  Raises PlanError if refused."""
+    return emit(forced_plan(catalog.linear(n, k, DType.BF16), schedule))
 
 
-def _forced(schedule: str, cluster_n: int) -> Callable[[Workload, Inputs], Call]:
-    def prepare(w: Workload, i: Inputs) -> Call:
-        from bench.ahead import spec_of
-        from comfuse.generator import emit
+def _own(schedule: str) -> Provider:
+    def source(w: Workload) -> KernelSource:
+        return own_gemm(schedule, w.n, w.k)
 
-        return _direct(emit.emit(forced_plan(spec_of(w), schedule, cluster_n)), w, i)
+    name = f"own-{schedule}"
+    return Provider(name, name, _direct(source), only_gemm=True, rounds_once=True, source=source)
 
-    return prepare
+
+def _forced(shape: TileShape) -> Provider:
+    def source(w: Workload) -> KernelSource:
+        return emit(forced_plan(spec_of(w), label(shape), shape.cluster_n))
+
+    name = f"{label(shape)}-c{shape.cluster_n}"
+    return Provider(name, name, _direct(source), rounds_once=True, source=source)
 
 
 # Names of the catalogue's operands, by the field of Inputs that they are.
@@ -130,27 +144,25 @@ _FIELDS = {"bias": "bias", "residual": "residual", "ln_bias": "norm_bias"}
 _FIELDS |= dict.fromkeys(("ln_weight", "rms_weight"), "norm_weight")
 
 
-def _direct(source: Any, w: Workload, i: Inputs) -> Call:
-    """Launch the kernel of this source, past the choice of plan and the binding."""
-    import torch
+def _direct(source: Callable[[Workload], KernelSource]) -> Callable[[Workload, Inputs], Call]:
+    """Launch a chosen kernel, past ComFuse's choice of plan and its binding."""
 
-    from bench import launch
-    from comfuse import library
-    from comfuse.build import build
+    def prepare_provider(w: Workload, i: Inputs) -> Call:
+        chosen = source(w)
+        values = {"eps": w.eps, "weight_offset": w.weight_offset}
+        names = [o.name for o in chosen.plan.spec.operands]
+        operands = [getattr(i, _FIELDS[name]) for name in names if name not in values]
+        out = torch.empty(w.m, w.n, device=i.x.device, dtype=i.x.dtype)
+        scalars = [values[name] for name in names if name in values]
+        launch = prepare(library.load(build(chosen)), i.x, i.weight, operands, (out,), scalars)
 
-    kernel = library.load(build(source))
-    values = {"eps": w.eps, "weight_offset": w.weight_offset}
-    names = [o.name for o in source.plan.spec.operands]
-    operands = [getattr(i, _FIELDS[name]) for name in names if name not in values]
-    out = torch.empty(w.m, w.n, device=i.x.device, dtype=i.x.dtype)
-    scalars = [values[name] for name in names if name in values]
-    launch_once = launch.prepare(kernel, i.x, i.weight, operands, (out,), scalars)
+        def call() -> Tensor:
+            launch()
+            return out
 
-    def call() -> Tensor:
-        launch_once()
-        return out
+        return call
 
-    return call
+    return prepare_provider
 
 
 _ALL = (
@@ -176,22 +188,14 @@ _ALL = (
         ),
         baseline=True,
     ),
-    Provider("comfuse", "ComFuse", _comfuse, rounds_once=True),
+    Provider("comfuse", "ComFuse", _comfuse, rounds_once=True, source=_planned),
 )
 # Plain GEMMs of two kernel layers: see bench.plain_gemm.
 STOCK = tuple(Provider(v.name, v.name, _stock(v), only_gemm=True, rounds_once=True) for v in stock.VARIANTS)
 OWN_PLANS = ("pingpong-128x128", "pingpong2-128x128", "pingpong-128x192", "cooperative-128x256")
-OWN = tuple(Provider(f"own-{s}", f"own-{s}", _own(s), only_gemm=True, rounds_once=True) for s in OWN_PLANS)
+OWN = tuple(_own(s) for s in OWN_PLANS)
 # Every plan that the planner might choose, forced: what its choice is held against.
-PLANS = tuple(
-    Provider(
-        f"{label(s)}-c{s.cluster_n}",
-        f"{label(s)} c1x{s.cluster_n}",
-        _forced(label(s), s.cluster_n),
-        rounds_once=True,
-    )
-    for s in SHAPES
-)
+PLANS = tuple(_forced(s) for s in SHAPES)
 PROVIDERS = {p.name: p for p in (*_ALL, *STOCK, *OWN, *PLANS)}
 BASELINES = tuple(p.name for p in _ALL if p.baseline)
 DEFAULT = ("mm", "eager", "inductor", "inductor-max", "comfuse")

@@ -12,6 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from comfuse import settings
+from comfuse.build.compile import cuda_flags
+from comfuse.build.toolkit import INCLUDE_DIR, find_cuda, find_cutlass
+
 SOURCE = Path(__file__).resolve().parent / "kernels" / "stock_gemm.cu"
 
 
@@ -51,9 +55,6 @@ def compile_seconds(source: Path, output: Path, defines: Sequence[str] = ()) -> 
     Raises:
         RuntimeError: nvcc refused; the message ends with what it said.
     """
-    from comfuse.build.compile import cuda_flags
-    from comfuse.build.toolkit import INCLUDE_DIR, find_cuda, find_cutlass
-
     toolkit, cutlass = find_cuda(), find_cutlass()
     command = [str(toolkit.nvcc), *cuda_flags(), *defines, "-shared", "-Xcompiler=-fPIC"]
     command += [f"-I{INCLUDE_DIR}", f"-I{cutlass.include}", str(source), "-o", str(output)]
@@ -68,10 +69,6 @@ def compile_seconds(source: Path, output: Path, defines: Sequence[str] = ()) -> 
 
 def library(variant: Variant) -> Path:
     """Where a variant's library is, or will be once it is built; the name changes with what goes into it."""
-    from comfuse import settings
-    from comfuse.build.compile import cuda_flags
-    from comfuse.build.toolkit import find_cutlass
-
     text = SOURCE.read_text() + " ".join((*cuda_flags(), *variant.defines, find_cutlass().version))
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return settings.cache_dir() / "bench" / f"{variant.name}-{digest}.so"
