@@ -30,7 +30,12 @@ def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan
     if not plans:
         reasons = "; ".join(f"{r.shape.label}: {r.reason}" for r in found if isinstance(r, Refusal))
         raise PlanError(f"no tile shape fits: {reasons}")
-    return min(plans, key=lambda p: p.predicted_us)  # the first of equals
+    return min(plans, key=_badness)  # the first of equals
+
+
+def _badness(p: KernelPlan) -> float:
+    shape = TileShape(p.schedule, p.tile_m, p.tile_n, p.cluster_n)
+    return p.predicted_us * cost.caution(p.spec, shape)
 
 
 @lru_cache(maxsize=256)

@@ -102,13 +102,6 @@ def cluster_is_used(c: Candidate) -> str | None:
     return f"N = {c.spec.n} is one tile: a cluster of {c.shape.cluster_n} would hold phantoms only"
 
 
-def tile_is_used(c: Candidate) -> str | None:
-    """A tile at most twice as wide as the matrix, the narrowest excepted."""
-    if c.shape.tile_n <= 64 or c.spec.n > c.shape.tile_n // 2:
-        return None
-    return f"N = {c.spec.n} fills less than half of a tile of {c.shape.tile_n} columns"
-
-
 SpecConstraint = Callable[[FusedSpec], "str | None"]
 ShapeConstraint = Callable[[Candidate], "str | None"]
 
@@ -122,7 +115,6 @@ SPEC_CONSTRAINTS: tuple[SpecConstraint, ...] = (
 )
 SHAPE_CONSTRAINTS: tuple[ShapeConstraint, ...] = (
     cluster_is_used,
-    tile_is_used,
     row_group_is_resident,
     shared_memory_fits,
     registers_fit,

@@ -73,6 +73,7 @@ SHAPES: tuple[TileShape, ...] = tuple(
         ("pingpong", 128),
         ("pingpong", 192),
         ("pingpong2", 128),
+        ("cooperative", 64),
         ("cooperative", 128),
         ("cooperative", 256),
     )

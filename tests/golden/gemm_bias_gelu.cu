@@ -1,4 +1,4 @@
-// cf_sm90_gemm_fp16_128x192x64_c1x2_pingpong_b0728875
+// cf_sm90_gemm_fp16_128x128x64_c1x2_pingpong_f792f6e6
 //   y = gelu(a @ b.T + bias)
 #include <comfuse/sm90/fused_gemm.hpp>
 
@@ -12,7 +12,7 @@ using y = cf::Gelu<cf::Add<cf::Acc, bias>>;
 using Phase0 = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>, cf::Effects<cf::TileStore<0, cf::fp16, y>>>;
 
 using Kernel =
-    cf::sm90::FusedGemm<cf::Gemm<cf::fp16, /*N=*/3072>, cf::Pingpong<128, 192, 64>, cf::Cluster<1, 2>,
-                        cf::Stages<5>, cf::TileSlots<0>, cf::Operands<bias>, cf::Program<Phase0>>;
+    cf::sm90::FusedGemm<cf::Gemm<cf::fp16, /*N=*/3072>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
+                        cf::Stages<7>, cf::TileSlots<0>, cf::Operands<bias>, cf::Program<Phase0>>;
 }  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_fp16_128x192x64_c1x2_pingpong_b0728875, Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_fp16_128x128x64_c1x2_pingpong_f792f6e6, Kernel)
