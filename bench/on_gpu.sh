@@ -8,7 +8,8 @@
 # Environment:
 #   OUT              results and logs go here (default: bench/results)
 #   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
-#   TEST_ARGS BENCH_ARGS PLAIN_ARGS RMSNORM_ARGS   more arguments for a stage
+#   BUILD_ARGS TEST_ARGS BENCH_ARGS PLAIN_ARGS RMSNORM_ARGS   more arguments for a stage
+#                    e.g. BUILD_ARGS='tests/gpu -k n768' TEST_ARGS='-k n768'
 #   LIMIT_<STAGE>    seconds, e.g. LIMIT_TESTS=200
 # Wheels in .whl/ are installed first, into a folder of their own.
 set -uo pipefail
@@ -56,7 +57,8 @@ last_line() { grep -v '^[[:space:]]*$' "$1" | grep -v '^rows: ' | tail -n 1 | cu
 run_stage() {
   case $1 in
     build) # all kernels that the later stages need, 16 at a time; nothing is launched
-      stage build-tests 200 python3 -m tests.gpu.build
+      # shellcheck disable=SC2086
+      stage build-tests 240 python3 -m tests.gpu.build ${BUILD_ARGS:-}
       stage build-bench 120 python3 -m bench.build
       ;;
     tests)

@@ -52,7 +52,7 @@ def compile_times() -> list[dict[str, Any]]:
 
 
 def table(rows: Sequence[Row], compiles: Sequence[dict[str, Any]]) -> str:
-    """Each contender's best variant a shape and own over stock in speed; all variants; compile seconds."""
+    """Compile seconds; all variants; last each contender's best a shape, and own over stock in speed."""
     contenders = {"stock": [p.name for p in providers.STOCK], "own": [p.name for p in providers.OWN]}
     variants = ["mm", *contenders["stock"], *contenders["own"]]
     body, ratios, everything = [], [], []
@@ -82,9 +82,9 @@ def table(rows: Sequence[Row], compiles: Sequence[dict[str, Any]]) -> str:
     headers = ["M x N x K", "mm us", "stock us", "variant", "own us", "variant", "own/stock speed"]
     seconds = [[c["kernel"], c.get("seconds", "-"), c.get("failure", "")] for c in compiles]
     parts = [
-        tabulate(body, headers, tablefmt="github", disable_numparse=True),
-        tabulate(everything, ["us", *variants], tablefmt="github", disable_numparse=True),
         tabulate(seconds, ["kernel", "nvcc s", ""], tablefmt="github"),
+        tabulate(everything, ["us", *variants], tablefmt="github", disable_numparse=True),
+        tabulate(body, headers, tablefmt="github", disable_numparse=True),
     ]
     failed = [
         f"failed: {r.workload} {r.provider} (process {r.process}): {r.failure}" for r in rows if r.failure
