@@ -1,8 +1,8 @@
 """Ships the torch binding inside the wheel where it can be built: with torch and a C++ compiler at hand.
 
-That is so for ``pip install --no-build-isolation .``; otherwise, and in an editable install, ComFuse builds it at
-the first CUDA call.  ``COMFUSE_BINDING=off`` never builds it here, ``require`` fails the install if it cannot be.
-Everything else is in pyproject.toml.
+That is so for ``pip install --no-build-isolation .``; otherwise, and in an editable install, ComFuse builds
+it at the first CUDA call.  ``COMFUSE_BINDING=off`` never builds it here, ``require`` fails the install if it
+cannot be. Everything else is in pyproject.toml.
 """
 
 from __future__ import annotations

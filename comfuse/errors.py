@@ -94,7 +94,9 @@ class ToolchainError(ComFuseError, RuntimeError):
 
     def __init__(self, missing: str, tried: tuple[str, ...], hint: str) -> None:
         looked = "; ".join(tried)
-        super().__init__(f"{missing} not found ({looked}); {hint}" if looked else f"{missing} not found; {hint}")
+        super().__init__(
+            f"{missing} not found ({looked}); {hint}" if looked else f"{missing} not found; {hint}"
+        )
         self.missing = missing
         self.tried = tried
         self.hint = hint
@@ -104,7 +106,9 @@ class JitDisabledError(ComFuseError, RuntimeError):
     """A kernel that is not built yet while ``COMFUSE_JIT=off``."""
 
     def __init__(self, kernel: str) -> None:
-        super().__init__(f"{kernel} is not in the cache and COMFUSE_JIT=off forbids compiling it; set it to auto")
+        super().__init__(
+            f"{kernel} is not in the cache and COMFUSE_JIT=off forbids compiling it; set it to auto"
+        )
         self.kernel = kernel
 
 

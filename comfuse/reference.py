@@ -113,8 +113,8 @@ def evaluate(
     Args:
         a: (..., K).
         b: (N, K).
-        operands: the non-scalar operands in the order of the spec: (..., N) with a's leading sizes or (M, N) for a
-            tile, N elements for a row vector, M elements for a column vector.
+        operands: the non-scalar operands in the order of the spec: (..., N) with a's leading sizes or (M, N)
+            for a tile, N elements for a row vector, M elements for a column vector.
         scalars: the scalar operands in the order of the spec.
         dtype: what is computed in: ``torch.float32``, or ``torch.float64`` for an oracle.
         round_outputs: give outputs in the dtypes of the spec; False leaves them in ``dtype``.
@@ -165,13 +165,14 @@ def _node(
         return torch.tensor(node.value, dtype=dtype, device=device)
     if node.op == "field":
         (fields,) = inputs
-        assert isinstance(fields, dict) and node.field is not None
+        assert isinstance(fields, dict)
+        assert node.field is not None
         return fields[node.field]
     if node.op in REDUCTIONS:
         (x,) = inputs
         assert isinstance(x, Tensor)
         fields = REDUCTIONS[node.op](x.expand(shape))
-        return fields["value"] if "value" in fields else fields
+        return fields.get("value", fields)
     return ELEMENTWISE[node.op](*inputs)
 
 

@@ -97,7 +97,11 @@ LOG: Variable[str] = Variable(
     "debug, info, warning, error", "level of the logger 'comfuse'",
 )  # fmt: skip
 DUMP_DIR: Variable[Path | None] = Variable(
-    "COMFUSE_DUMP_DIR", _path, lambda: None, "a path", "the text of every kernel asked for is also written here"
+    "COMFUSE_DUMP_DIR",
+    _path,
+    lambda: None,
+    "a path",
+    "the text of every kernel asked for is also written here",
 )
 CUTLASS_DIR: Variable[Path | None] = Variable(
     "COMFUSE_CUTLASS_DIR", _path, lambda: None, "a path",

@@ -63,7 +63,8 @@ def build(source: Source, *, verbose: bool = False, progress: Progress | None = 
     """The library of ``source``: from the cache, else compiled now.  Blocks.
 
     The cache key is the text, every header of ours that it includes, the flags, and the versions of nvcc and
-    CUTLASS.  Where there is no compiler, a library that any compiler made of the same text and headers serves.
+    CUTLASS.  Where there is no compiler, a library that any compiler made of the same text and headers
+    serves.
 
     Args:
         source: name and text of a ``.cu`` that exports ``cf_launch_<name>`` and its like.
@@ -98,7 +99,9 @@ def build(source: Source, *, verbose: bool = False, progress: Progress | None = 
             return found
         with cache.private_folder(entry) as folder:
             try:
-                built = _compile(source, entry, folder, toolkit, cutlass, lambda: report("compiling"), started)
+                built = _compile(
+                    source, entry, folder, toolkit, cutlass, lambda: report("compiling"), started
+                )
             except BuildError:
                 report("failed")
                 raise
@@ -135,7 +138,9 @@ def build_many(
         return []
     with ThreadPoolExecutor(max_workers=min(jobs or jobs_that_fit(), len(sources))) as pool:
         futures = [pool.submit(build, source, progress=progress) for source in sources]
-    errors = [(source.name, e) for source, future in zip(sources, futures, strict=True) if (e := future.exception())]
+    errors = [
+        (source.name, e) for source, future in zip(sources, futures, strict=True) if (e := future.exception())
+    ]
     if errors:
         _, first = errors[0]
         for name, error in errors[1:]:
@@ -145,7 +150,9 @@ def build_many(
 
 
 def jobs_that_fit() -> int:
-    """How many compilers this machine can run at once: ``COMFUSE_MAX_JOBS``, else by processors and memory."""
+    """How many compilers this machine can run at once: ``COMFUSE_MAX_JOBS``, else by processors and
+    memory.
+    """
     limit = settings.max_jobs()
     if limit is not None:
         return limit

@@ -103,9 +103,13 @@ def _quarantine(folder: Path, reason: str) -> None:
         os.replace(folder, target)
     except OSError as e:
         if folder.is_dir():  # else another process was faster
-            raise CacheError(f"cache entry {folder} is damaged ({reason}) and cannot be moved away: {e}") from e
+            raise CacheError(
+                f"cache entry {folder} is damaged ({reason}) and cannot be moved away: {e}"
+            ) from e
         return
-    _LOGGER.warning("cache entry %s is damaged (%s); moved to %s and built again", folder.name, reason, target)
+    _LOGGER.warning(
+        "cache entry %s is damaged (%s); moved to %s and built again", folder.name, reason, target
+    )
 
 
 @contextmanager
@@ -133,7 +137,9 @@ def locked(entry: str, waiting: Callable[[], None]) -> Iterator[None]:
                     ) from None
                 waiting()
     except OSError as e:
-        raise CacheError(f"cannot lock {path}: {e}; set COMFUSE_CACHE_DIR to a folder that is writable") from e
+        raise CacheError(
+            f"cannot lock {path}: {e}; set COMFUSE_CACHE_DIR to a folder that is writable"
+        ) from e
     try:
         yield
     finally:

@@ -63,7 +63,8 @@ def cxx_flags() -> tuple[str, ...]:
 def compile_cuda(
     name: str, source: Path, folder: Path, toolkit: CudaToolkit, cutlass: Cutlass, tick: Callable[[], None]
 ) -> Path:
-    """Compiles one ``.cu`` into ``folder/<name>.so``, a plain C library that needs neither torch nor libcudart.
+    """Compiles one ``.cu`` into ``folder/<name>.so``, a plain C library that needs neither torch nor
+    libcudart.
 
     ``tick`` is called several times a second.  The compilers' whole output is left in ``folder/build.log``.
 
@@ -72,7 +73,8 @@ def compile_cuda(
         BuildError: the compiler or the linker refused.
     """
     require_cuda_torch()
-    # Torch appends its own libraries and -lcudart; --as-needed drops what the kernel does not use, which is all.
+    # Torch appends its own libraries and -lcudart; --as-needed drops what the kernel does not use, which is
+    # all.
     link = [
         "-Wl,--as-needed",
         "-Wl,--exclude-libs,ALL",
@@ -157,7 +159,9 @@ def _load(
 ) -> Path:
     log = folder / "build.log"
     job = folder / "job.json"
-    job.write_text(json.dumps({"name": name, "build_directory": str(folder), "parent": os.getpid(), **arguments}))
+    job.write_text(
+        json.dumps({"name": name, "build_directory": str(folder), "parent": os.getpid(), **arguments})
+    )
     command = [sys.executable, "-P", str(Path(__file__).with_name("worker.py")), str(job)]
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -215,7 +219,9 @@ def _link_folder(toolkit: CudaToolkit, folder: Path) -> Path:
     return links
 
 
-_ERROR = re.compile(r"\berror\b|\bfatal\b|undefined reference|undefined symbol|cannot find|Error: ", re.IGNORECASE)
+_ERROR = re.compile(
+    r"\berror\b|\bfatal\b|undefined reference|undefined symbol|cannot find|Error: ", re.IGNORECASE
+)
 
 
 def message_of(log: str, limit: int = 40) -> str:

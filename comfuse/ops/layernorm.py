@@ -9,7 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comfuse.generator import catalog
-from comfuse.ops.named import constant_when_traced, count_gradient_fallback, explain, needs_gradient, no_products
+from comfuse.ops.named import (
+    constant_when_traced,
+    count_gradient_fallback,
+    explain,
+    needs_gradient,
+    no_products,
+)
 from comfuse.ops.schema import FIXED
 from comfuse.reference import SPEC_DTYPES
 
@@ -29,8 +35,8 @@ def fused_gemm_layernorm(
 ) -> Tensor:
     """``layer_norm(x @ weight.T + bias + residual) * ln_weight + ln_bias``, as one kernel on Hopper GPUs.
 
-    The mean and the (biased) variance are those of each row of N values.  Everything behind the GEMM is computed
-    in float32 and rounded once, at the store.
+    The mean and the (biased) variance are those of each row of N values.  Everything behind the GEMM is
+    computed in float32 and rounded once, at the store.
 
     Args:
         x: (..., K), bfloat16 or float16.
@@ -41,15 +47,15 @@ def fused_gemm_layernorm(
         ln_bias: (N,).
         eps: added to the variance.
 
-        ``bias``, ``residual``, ``ln_weight`` and ``ln_bias`` may each be bfloat16, float16 or float32.  ``x``,
-        ``weight`` and ``residual`` are copied first (counted) where their rows cannot be walked with one stride or
-        are not aligned to 16 bytes.
+        ``bias``, ``residual``, ``ln_weight`` and ``ln_bias`` may each be bfloat16, float16 or float32.
+        ``x``, ``weight`` and ``residual`` are copied first (counted) where their rows cannot be walked with
+        one stride or are not aligned to 16 bytes.
 
     Returns:
         (..., N), x's dtype.  It is empty if x has no rows; if K is 0 the products sum to zero.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, N or K is
-    not a multiple of 8, the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are computed in
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, N or K
+    is not a multiple of 8, the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are computed in
     float32, which is not counted.
 
     Raises:

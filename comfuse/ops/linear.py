@@ -10,7 +10,13 @@ from torch import Tensor
 
 from comfuse.errors import ArgumentError
 from comfuse.generator import catalog
-from comfuse.ops.named import constant_when_traced, count_gradient_fallback, explain, needs_gradient, no_products
+from comfuse.ops.named import (
+    constant_when_traced,
+    count_gradient_fallback,
+    explain,
+    needs_gradient,
+    no_products,
+)
 from comfuse.ops.schema import FIXED
 from comfuse.reference import ELEMENTWISE, SPEC_DTYPES
 
@@ -34,18 +40,19 @@ def fused_gemm(
         x: (..., K), bfloat16 or float16.
         weight: (N, K), x's dtype, as nn.Linear has it.
         bias: (N,).
-        activation: None, or the name of an elementwise op of one argument, among them ``"relu"``, ``"gelu"`` (with
-            erf), ``"gelu_tanh"``, ``"silu"``, ``"tanh"``, ``"sigmoid"``, ``"softplus"``.
+        activation: None, or the name of an elementwise op of one argument, among them ``"relu"``, ``"gelu"``
+            (with erf), ``"gelu_tanh"``, ``"silu"``, ``"tanh"``, ``"sigmoid"``, ``"softplus"``.
         residual: (..., N) with the leading sizes of x, or (M, N) with M their product.
 
-        ``bias`` and ``residual`` may each be bfloat16, float16 or float32.  ``x``, ``weight`` and ``residual`` are
-        copied first (counted) where their rows cannot be walked with one stride or are not aligned to 16 bytes.
+        ``bias`` and ``residual`` may each be bfloat16, float16 or float32.  ``x``, ``weight`` and
+        ``residual`` are copied first (counted) where their rows cannot be walked with one stride or are not
+        aligned to 16 bytes.
 
     Returns:
         (..., N), x's dtype.  It is empty if x has no rows; if K is 0 the products sum to zero.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, N or K is
-    not a multiple of 8, the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are computed in
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, N or K
+    is not a multiple of 8, the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are computed in
     float32, which is not counted.
 
     Raises:

@@ -1,8 +1,8 @@
 """What the named ops share: the fast path, and the checks that run only after it failed.
 
-A named op looks up the text of its spec by the properties of its arguments, and calls the dispatcher op.  Nothing
-is checked before: the dispatcher op checks shapes, dtypes and devices against the spec.  When anything on this path
-fails, :func:`explain` looks at the arguments again, by the names that the user knows.
+A named op looks up the text of its spec by the properties of its arguments, and calls the dispatcher op.
+Nothing is checked before: the dispatcher op checks shapes, dtypes and devices against the spec.  When
+anything on this path fails, :func:`explain` looks at the arguments again, by the names that the user knows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def count_gradient_fallback(op: str) -> bool:
     """Counts a call that needs gradients; under torch.compile, one a trace."""
     fallbacks.record(
         op,
-        "an input requires a gradient, for which there are no kernels yet; runs torch's own ops (use no_grad)",
+        "an input requires a gradient: there are no kernels for it yet; use torch.no_grad() to infer",
     )
     return True
 
@@ -65,7 +65,8 @@ def explain(
     rows: dict[str, Any],
     tiles: dict[str, Any],
 ) -> Exception:
-    """The error to raise for a call that failed with ``error``: what is wrong with its arguments, if anything is.
+    """The error to raise for a call that failed with ``error``: what is wrong with its arguments, if anything
+    is.
 
     Args:
         rows: row vectors by their names, each a tensor (N,) or None.

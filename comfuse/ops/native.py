@@ -92,7 +92,9 @@ _COPIES = ("a copied", "b copied", "an operand copied")
 
 
 def copies() -> dict[tuple[str, str], int]:
-    """Calls that copied a tensor first, because its rows have no single stride or are not aligned to 16 bytes."""
+    """Calls that copied a tensor first, because its rows have no single stride or are not aligned to 16
+    bytes.
+    """
     library = load()
     return {
         ("comfuse::region", f"{what}: rows without a single stride, or not aligned to 16 bytes"): count

@@ -1,4 +1,6 @@
-"""From a spec to a registered kernel, when a call has none yet; and back from the binding's errors to typed ones."""
+"""From a spec to a registered kernel, when a call has none yet; and back from the binding's errors to typed
+ones.
+"""
 
 from __future__ import annotations
 

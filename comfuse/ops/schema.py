@@ -1,9 +1,9 @@
 """The dispatcher ops: schemas, what CPU tensors run, shapes for tracing, and the way to the C++ kernels.
 
-``comfuse::region`` runs any spec; ``comfuse::region_1.t0`` to ``.t6`` run one with that many tensor operands, one
-output and at most two scalars, at the lowest cost a call.  On CUDA the binding implements them in C++; it is
-loaded at the first call, so that importing ComFuse compiles nothing.  On a CPU they evaluate the spec in float32.
-``comfuse::region_reference`` evaluates a spec on any device and counts that as a fallback.
+``comfuse::region`` runs any spec; ``comfuse::region_1.t0`` to ``.t6`` run one with that many tensor operands,
+one output and at most two scalars, at the lowest cost a call.  On CUDA the binding implements them in C++; it
+is loaded at the first call, so that importing ComFuse compiles nothing.  On a CPU they evaluate the spec in
+float32. ``comfuse::region_reference`` evaluates a spec on any device and counts that as a fallback.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def _first_call(
     name = op.name()
 
     def call(*arguments: object) -> Tensor | list[Tensor]:
-        spec, a, *_ = arguments
-        assert isinstance(spec, str) and isinstance(a, Tensor)
+        a = arguments[1]
+        assert isinstance(a, Tensor)
         if native.reason_against(a) is None and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA"):
             return op(*arguments)
         return evaluate(*arguments)

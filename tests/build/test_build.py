@@ -118,7 +118,9 @@ def test_a_compiler_error_names_kernel_source_and_cause(cache_dir: Path) -> None
     assert error.source.read_text() == source.text
     assert 'identifier "missing_thing" is undefined' in error.message
     assert "missing_thing" in error.log.read_text()
-    assert all(part in str(error) for part in ("cf_broken does not compile", str(error.source), "missing_thing"))
+    assert all(
+        part in str(error) for part in ("cf_broken does not compile", str(error.source), "missing_thing")
+    )
     assert events[-1].stage == "failed"
     assert find_built(source) is None
     assert not any((cache_dir / "building").iterdir())

@@ -43,7 +43,9 @@ def test_what_is_published_is_found(cache_dir: Path) -> None:
         pytest.param(lambda folder: (folder / "k.so").write_bytes(b"truncated"), id="library changed"),
         pytest.param(lambda folder: (folder / "k.so").unlink(), id="library gone"),
         pytest.param(lambda folder: (folder / cache.MANIFEST).write_text("{"), id="manifest cut off"),
-        pytest.param(lambda folder: (folder / cache.MANIFEST).write_text("[]"), id="manifest of another kind"),
+        pytest.param(
+            lambda folder: (folder / cache.MANIFEST).write_text("[]"), id="manifest of another kind"
+        ),
         pytest.param(lambda folder: (folder / cache.MANIFEST).write_text("{}"), id="manifest empty"),
         pytest.param(lambda folder: (folder / cache.MANIFEST).unlink(), id="manifest gone"),
     ],
@@ -78,9 +80,13 @@ def test_any_entry_of_a_prefix_the_newest_first(cache_dir: Path) -> None:
 
 
 def test_a_failed_build_leaves_nothing(cache_dir: Path) -> None:
-    with pytest.raises(RuntimeError), cache.private_folder(ENTRY) as folder:
-        (folder / "half.o").touch()
-        raise RuntimeError
+    def fail() -> None:
+        with cache.private_folder(ENTRY) as folder:
+            (folder / "half.o").touch()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert not any((cache_dir / "building").iterdir())
     assert cache.find(ENTRY) is None
 

@@ -77,7 +77,12 @@ def test_ptxas_output() -> None:
 
 def test_a_silent_ptxas() -> None:
     facts = ptxas.facts("")
-    assert (facts["functions"], facts["registers"], facts["spill_bytes"], facts["messages"]) == (0, None, None, [])
+    assert (facts["functions"], facts["registers"], facts["spill_bytes"], facts["messages"]) == (
+        0,
+        None,
+        None,
+        [],
+    )
 
 
 NVCC_ERROR = """\
@@ -105,7 +110,9 @@ def test_the_compiler_s_words_are_picked_out() -> None:
 
 
 def test_a_failure_without_a_compiler_s_words_shows_the_end() -> None:
-    log = "\n".join(f"line {i}" for i in range(100)) + "\nTraceback (most recent call last):\nOSError: no ninja"
+    log = (
+        "\n".join(f"line {i}" for i in range(100)) + "\nTraceback (most recent call last):\nOSError: no ninja"
+    )
     message = compiling.message_of(log)
     assert message.splitlines()[-1] == "OSError: no ninja"
     assert len(message.splitlines()) <= 40

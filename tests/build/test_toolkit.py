@@ -21,14 +21,16 @@ def nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CUDA_HOME", "CUDA_PATH", "COMFUSE_CUTLASS_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(toolkit, "DEFAULT_CUDA", tmp_path / "no default")
-    monkeypatch.setattr(toolkit, "_pip_homes", lambda: [])
+    monkeypatch.setattr(toolkit, "_pip_homes", list)
     toolkit._find_cuda.cache_clear()
 
 
 @pytest.fixture
 def make_toolkit(tmp_path: Path) -> MakeToolkit:
     def make(name: str, version: str = "13.0.88", headers: bool = True) -> Path:
-        """A folder like a toolkit's, whose nvcc answers --version and --dryrun, and counts how often it ran."""
+        """A folder like a toolkit's, whose nvcc answers --version and --dryrun, and counts how often it
+        ran.
+        """
         home = tmp_path / name
         (home / "bin").mkdir(parents=True)
         (home / "include").mkdir()
@@ -94,7 +96,9 @@ def test_a_wrapper_beside_unrelated_headers(
     assert toolkit.find_cuda().home == home
 
 
-def test_a_link_on_the_path(make_toolkit: MakeToolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_on_the_path(
+    make_toolkit: MakeToolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = make_toolkit("cuda")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/nvcc").symlink_to(home / "bin/nvcc")

@@ -114,10 +114,14 @@ class Host:
         facts = programs.facts(programs.parse(spec.text()))
         self.library.comfuse_register_program(text, len(text), ctypes.byref(facts))
         addresses = [ctypes.cast(function, ctypes.c_void_p) for function in (launch, size)]
-        assert not self.library.comfuse_register_kernel(text, len(text), min_m, max_m, name.encode(), *addresses)
+        assert not self.library.comfuse_register_kernel(
+            text, len(text), min_m, max_m, name.encode(), *addresses
+        )
         return name
 
-    def call(self, spec: FusedSpec, a: Tensor, b: Tensor, operands: tuple[Tensor, ...] = (), *scalars: float) -> Tensor:
+    def call(
+        self, spec: FusedSpec, a: Tensor, b: Tensor, operands: tuple[Tensor, ...] = (), *scalars: float
+    ) -> Tensor:
         op = getattr(torch.ops.comfuse_host.region_1, f"t{len(operands)}")
         return op(spec.text(), a, b, *operands, *scalars)
 

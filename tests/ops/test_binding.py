@@ -96,10 +96,14 @@ def test_rows_with_a_stride_are_not_copied(host: Host) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(lambda a: a.transpose(0, 1).contiguous().transpose(0, 1), id="leading dimensions swapped"),
+        pytest.param(
+            lambda a: a.transpose(0, 1).contiguous().transpose(0, 1), id="leading dimensions swapped"
+        ),
         pytest.param(lambda a: a.transpose(1, 2).contiguous().transpose(1, 2), id="columns apart"),
         pytest.param(lambda a: a[:1].expand(4, 6, K), id="rows repeated"),
-        pytest.param(lambda a: torch.cat([a.new_zeros(1), a.flatten()])[1:].view(a.shape), id="misaligned pointer"),
+        pytest.param(
+            lambda a: torch.cat([a.new_zeros(1), a.flatten()])[1:].view(a.shape), id="misaligned pointer"
+        ),
         pytest.param(lambda a: torch.nn.functional.pad(a, (0, 1))[..., :K], id="misaligned rows"),
     ],
 )
@@ -265,10 +269,12 @@ def test_arguments_are_checked(
 def test_counts_are_checked(host: Host) -> None:
     spec = linear()
     host.register(spec)
-    a, b, bias, residual = tensors(spec, 6)
+    a, b, bias, _ = tensors(spec, 6)
     with pytest.raises(RuntimeError, match=r"\[ArgumentError\] operands is a list of 1; allowed: 2"):
         host.call(spec, a, b, (bias,))
-    with pytest.raises(RuntimeError, match=r"\[ArgumentError\] operands is a list of 17; allowed: at most 16"):
+    with pytest.raises(
+        RuntimeError, match=r"\[ArgumentError\] operands is a list of 17; allowed: at most 16"
+    ):
         torch.ops.comfuse_host.region(spec.text(), a, b, [bias] * 17, [])
 
 

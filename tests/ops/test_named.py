@@ -38,19 +38,36 @@ class Case:
         return tensors | {name: torch.randn(N).to(other) for name in self.rows}
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Any = 0, residual: Any = 0, ln_weight: Any = None, ln_bias: Any = None,
-               eps: float = 1e-5) -> Tensor:  # fmt: skip
+def layer_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Any = 0,
+    residual: Any = 0,
+    ln_weight: Any = None,
+    ln_bias: Any = None,
+    eps: float = 1e-5,
+) -> Tensor:
     return F.layer_norm(x @ weight.t() + bias + residual, (N,), ln_weight, ln_bias, eps)
 
 
-def rms_norm(x: Tensor, weight: Tensor, bias: Any = 0, residual: Any = 0, rms_weight: Any = 1.0, eps: float = 1e-6,
-             weight_offset: float = 0.0, residual_position: str = "before") -> Tensor:  # fmt: skip
+def rms_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Any = 0,
+    residual: Any = 0,
+    rms_weight: Any = 1.0,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    residual_position: str = "before",
+) -> Tensor:
     z = x @ weight.t() + bias + (residual if residual_position == "before" else 0)
     y = z * torch.rsqrt(z.square().mean(-1, keepdim=True) + eps) * (rms_weight + weight_offset)
     return y if residual_position == "before" else y + residual
 
 
-def linear(x: Tensor, weight: Tensor, bias: Any = 0, activation: str | None = None, residual: Any = 0) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Any = 0, activation: str | None = None, residual: Any = 0
+) -> Tensor:
     functions: dict[str | None, Callable[[Tensor], Tensor]] = {
         None: lambda z: z,
         "gelu": F.gelu,
@@ -61,20 +78,21 @@ def linear(x: Tensor, weight: Tensor, bias: Any = 0, activation: str | None = No
     return functions[activation](x @ weight.t() + bias) + residual
 
 
+LN, RMS, GEMM = ops.fused_gemm_layernorm, ops.fused_gemm_rmsnorm, ops.fused_gemm
+AFTER = {"residual_position": "after", "eps": 1e-2}
 CASES = [
-    Case("layernorm", ops.fused_gemm_layernorm, (), False, {}, layer_norm),
-    Case("layernorm all", ops.fused_gemm_layernorm, ("bias", "ln_weight", "ln_bias"), True, {"eps": 1e-3}, layer_norm),
-    Case("layernorm ln_bias", ops.fused_gemm_layernorm, ("ln_bias",), True, {}, layer_norm),
-    Case("rmsnorm", ops.fused_gemm_rmsnorm, (), False, {}, rms_norm),
-    Case("rmsnorm before", ops.fused_gemm_rmsnorm, ("bias", "rms_weight"), True, {"weight_offset": 1.0}, rms_norm),
-    Case("rmsnorm after", ops.fused_gemm_rmsnorm, ("rms_weight",), True,
-         {"residual_position": "after", "eps": 1e-2}, rms_norm),
-    Case("gemm", ops.fused_gemm, (), False, {}, linear),
-    Case("gemm gelu", ops.fused_gemm, ("bias",), True, {"activation": "gelu"}, linear),
-    Case("gemm gelu_tanh", ops.fused_gemm, ("bias",), False, {"activation": "gelu_tanh"}, linear),
-    Case("gemm silu", ops.fused_gemm, (), True, {"activation": "silu"}, linear),
-    Case("gemm relu", ops.fused_gemm, ("bias",), True, {"activation": "relu"}, linear),
-]  # fmt: skip
+    Case("layernorm", LN, (), False, {}, layer_norm),
+    Case("layernorm all", LN, ("bias", "ln_weight", "ln_bias"), True, {"eps": 1e-3}, layer_norm),
+    Case("layernorm ln_bias", LN, ("ln_bias",), True, {}, layer_norm),
+    Case("rmsnorm", RMS, (), False, {}, rms_norm),
+    Case("rmsnorm before", RMS, ("bias", "rms_weight"), True, {"weight_offset": 1.0}, rms_norm),
+    Case("rmsnorm after", RMS, ("rms_weight",), True, AFTER, rms_norm),
+    Case("gemm", GEMM, (), False, {}, linear),
+    Case("gemm gelu", GEMM, ("bias",), True, {"activation": "gelu"}, linear),
+    Case("gemm gelu_tanh", GEMM, ("bias",), False, {"activation": "gelu_tanh"}, linear),
+    Case("gemm silu", GEMM, (), True, {"activation": "silu"}, linear),
+    Case("gemm relu", GEMM, ("bias",), True, {"activation": "relu"}, linear),
+]
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
@@ -188,7 +206,9 @@ def test_one_trace_serves_every_m() -> None:
     case = CASES[1]
     torch.compiler.reset()
     counter = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(lambda **t: case.op(**t, **case.options), fullgraph=True, backend=counter, dynamic=True)
+    compiled = torch.compile(
+        lambda **t: case.op(**t, **case.options), fullgraph=True, backend=counter, dynamic=True
+    )
     traces = []
     for m in (3, 7, 12):
         arguments = case.arguments((2, m), BF16, BF16)
@@ -226,7 +246,12 @@ FAULTS: list[tuple[str, Callable[[dict[str, Tensor]], Any], type[ComFuseError], 
     ("weight", lambda t: t["weight"].to(META), DeviceError, "on meta; allowed: x's device, cpu"),
     ("weight", lambda t: 3, ArgumentError, "of type int"),
     ("bias", lambda t: t["bias"][:-1], ShapeError, f"({N - 1},); allowed: ({N},)"),
-    ("bias", lambda t: t["bias"].double(), DTypeError, "torch.float64; allowed: torch.bfloat16, torch.float16, torch.f"),
+    (
+        "bias",
+        lambda t: t["bias"].double(),
+        DTypeError,
+        "torch.float64; allowed: torch.bfloat16, torch.float16, torch.f",
+    ),
     ("bias", lambda t: t["bias"].to(META), DeviceError, "on meta; allowed: x's device, cpu"),
     ("bias", lambda t: "no", ArgumentError, "of type str"),
     ("residual", lambda t: t["residual"][:, :-1], ShapeError, f"(2, 5, {N}); allowed: (2, 6, {N})"),
@@ -241,7 +266,11 @@ FAULTS: list[tuple[str, Callable[[dict[str, Tensor]], Any], type[ComFuseError], 
 @pytest.mark.parametrize("case", [CASES[1], CASES[4], CASES[7]], ids=lambda case: case.name)
 @pytest.mark.parametrize("argument, change, error, message", FAULTS)
 def test_errors_name_the_argument(
-    case: Case, argument: str, change: Callable[[dict[str, Tensor]], Any], error: type[ComFuseError], message: str
+    case: Case,
+    argument: str,
+    change: Callable[[dict[str, Tensor]], Any],
+    error: type[ComFuseError],
+    message: str,
 ) -> None:
     arguments: dict[str, Any] = case.arguments((2, 6), BF16, BF16)
     arguments[argument] = change(arguments)
@@ -256,7 +285,9 @@ def test_errors_name_the_argument(
 def test_errors_name_the_norm_s_vectors(argument: str) -> None:
     arguments = CASES[1].arguments((2, 6), BF16, BF16)
     arguments[argument] = arguments[argument][:-8]
-    with pytest.raises(ShapeError, match=rf"fused_gemm_layernorm: {argument} is of shape \(40,\); allowed: \(48,\)"):
+    with pytest.raises(
+        ShapeError, match=rf"fused_gemm_layernorm: {argument} is of shape \(40,\); allowed: \(48,\)"
+    ):
         ops.fused_gemm_layernorm(**arguments)
 
 

@@ -65,10 +65,12 @@ def test_opcheck_of_the_reference() -> None:
     spec = sum_of(2)
     a, b, *operands = tensors(spec, 5)
     torch.library.opcheck(torch.ops.comfuse.region_reference.default, (spec.text(), a, b, operands, [0.5]))
-    assert set(where for where, _ in fallbacks.counts()) == {"comfuse::region"}
+    assert {where for where, _ in fallbacks.counts()} == {"comfuse::region"}
 
 
-@pytest.mark.parametrize("spec", [sum_of(0), sum_of(3), sum_of(8), two_outputs()], ids=["0", "3", "8", "outputs"])
+@pytest.mark.parametrize(
+    "spec", [sum_of(0), sum_of(3), sum_of(8), two_outputs()], ids=["0", "3", "8", "outputs"]
+)
 def test_region_takes_any_spec(spec: FusedSpec) -> None:
     a, b, *operands = tensors(spec, 2, 3)
     scalars = [0.5] * sum(operand.space is Space.SCALAR for operand in spec.operands)

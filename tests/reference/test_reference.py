@@ -1,4 +1,6 @@
-"""The torch evaluation of specs: op by op against the op table, whole programs against torch's own functions."""
+"""The torch evaluation of specs: op by op against the op table, whole programs against torch's own
+functions.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def test_layernorm(lead: tuple[int, ...], dtype: torch.dtype) -> None:
     x, w, bias, residual = inputs(lead, 24, 16)
     f32 = DType.FP32
     spec = catalog.layernorm(24, 16, f32, bias=f32, residual=f32, ln_weight=f32, ln_bias=f32)
-    (y,) = reference.evaluate(spec, x, w, [bias, residual, bias, bias], [1e-5], dtype=dtype, round_outputs=False)
+    (y,) = reference.evaluate(
+        spec, x, w, [bias, residual, bias, bias], [1e-5], dtype=dtype, round_outputs=False
+    )
     x, w, bias, residual = (t.to(dtype) for t in (x, w, bias, residual))
     expected = F.layer_norm(x @ w.t() + bias + residual, (24,), bias, bias)
     assert y.dtype == dtype
