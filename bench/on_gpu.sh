@@ -17,6 +17,10 @@ cd "$(dirname "$0")/.."
 
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=(build tests sanitizer plain overhead bench)
+known=" build tests sanitizer plain overhead bench rmsnorm "
+for s in "${stages[@]}"; do
+  [[ $known == *" $s "* ]] || { echo "no stage '$s'; there are:$known" >&2 && exit 2; }
+done
 out=${OUT:-bench/results}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
@@ -85,10 +89,6 @@ run_stage() {
     bench) stage bench 560 python3 -m bench postnorm --budget 400 --output "$out" ${BENCH_ARGS:-} ;;
     # shellcheck disable=SC2086
     rmsnorm) stage rmsnorm 500 python3 -m bench rmsnorm --processes 1 --output "$out" ${RMSNORM_ARGS:-} ;;
-    *)
-      echo "no stage '$1'; there are: build tests sanitizer plain overhead bench rmsnorm" >&2
-      exit 2
-      ;;
   esac
 }
 
