@@ -92,10 +92,17 @@ run_stage() {
   esac
 }
 
-for s in "${stages[@]}"; do run_stage "$s"; done
+# After every stage, so that a visit that is cut short leaves its logs too.
+pack_logs() {
+  local f
+  for f in "$out"/*.log; do [ -e "$f" ] && mv "$f" "$logs/"; done
+  tar -czf "$out/logs.tar.gz" -C "$logs" .
+}
 
-for f in "$out"/*.log; do [ -e "$f" ] && mv "$f" "$logs/"; done
-tar -czf "$out/logs.tar.gz" -C "$logs" .
+for s in "${stages[@]}"; do
+  run_stage "$s"
+  pack_logs
+done
 echo
 echo "=== summary"
 printf '%s\n' "${summary[@]}"
