@@ -57,22 +57,30 @@ class Epilogue {
   static constexpr int kChunks = Kernel::TileN / 64;
 
  public:
-  // This warpgroup's part of shared memory: a ring of slots for tile operands, a buffer for vectors.
+  // In shared memory: the member's ring of slots for tile operands, its team's buffer for vectors.
   struct Shared {
     uint8_t *slots, *vectors;
     uint64_t *slot_full, *slot_empty, *vector_full, *vector_empty;
   };
 
-  CF_DEVICE Epilogue(Params const& params, Shared const& shared, int member)
+  CF_DEVICE Epilogue(Params const& params, Shared const& shared, int team, int member)
       : params_(params),
         shared_(shared),
-        parity_(params.parity_counter, gridDim.x * Kernel::kConsumerWarps) {
+        parity_(params.parity_counter, gridDim.x * Kernel::kConsumerWarps),
+        team_(team) {
     int const lane = lane_id(), warp = warp_id() % 4, q = lane % 4;
     row_ = member * (kFragments * 64) + warp * 16;
+    if (kOrdered && team == 1) SlotTurn::pass(team);
     owned_row_ = row_ + (kFragments == 2 ? (q / 2) * 64 : 0) + (q % 2) * 8 + lane / 4;
   }
 
+  // Passes over an item of the other team.
+  CF_DEVICE void skip_item() {
+    if constexpr (kOrdered) slot_.advance(Kernel::kSlotsPerItem);
+  }
+
   CF_DEVICE void run(typename Kernel::Accumulator& accumulator, Item const& item) {
+    if constexpr (kOrdered) SlotTurn::await(team_);
     if constexpr (Kernel::kVectorBytes > 0) wait(*shared_.vector_full, vector_phase_);
     run_phases(accumulator, item, typename Kernel::Program{});
     if constexpr (Kernel::kVectorBytes > 0) {
@@ -122,7 +130,9 @@ class Epilogue {
 
   template <class... P>
   CF_DEVICE void run_phases(typename Kernel::Accumulator& accumulator, Item const& item, List<P...>) {
-    (run_phase<P>(accumulator, item), ...);
+    constexpr int kLast = last_phase_with_tiles(List<P...>{});
+    int phase = 0;
+    ((run_phase<P>(accumulator, item), phase++ == kLast && kOrdered ? SlotTurn::pass(team_) : void()), ...);
   }
 
   template <class P>
@@ -187,7 +197,17 @@ class Epilogue {
           from_float<T>(evaluate_row(rows, X{}));
   }
 
-  // ---- tile operands: a slot holds 64 rows of 64 columns
+  // ---- tile operands: a slot holds 64 rows of 64 columns.  The teams share a ring, so each waits for
+  // its items' slots only after the other has seen its own filled: a parity bit tells two laps apart,
+  // not three.
+  static constexpr bool kOrdered = Kernel::kTeams == 2 && Kernel::kSlots > 0;
+  using SlotTurn = Turns<Kernel::kConsumers * kWarpgroup, 1>;
+  template <class... P>
+  static constexpr int last_phase_with_tiles(List<P...>) {
+    int last = -1, phase = 0;
+    ((last = P::Tiles::size > 0 ? phase : last, ++phase), ...);
+    return last;
+  }
   template <class P>
   struct Slots {
     uint32_t index[kFragments][P::Tiles::size + 1], address[kFragments][P::Tiles::size + 1];
@@ -321,6 +341,7 @@ class Epilogue {
   Stats<typename Kernel::Program> stats_;
   RingPosition<(Kernel::kSlots > 0 ? Kernel::kSlots : 1)> slot_;
   uint32_t vector_phase_ = 0;
+  int team_;
   int row_;        // first of the warp's 16 rows in the tile
   int owned_row_;  // the row in the tile that this thread owns
 };

@@ -83,6 +83,18 @@ struct RingPosition {
   }
 };
 
+// Two teams that take turns, on a pair of named barriers: `await` returns once the other team has passed
+// the turn.  Team 1 passes the first one before its first await.
+template <int Threads, int Pair>
+struct Turns {
+  CF_DEVICE static void await(int team) {
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + 2 * Pair + team), "n"(Threads) : "memory");
+  }
+  CF_DEVICE static void pass(int team) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(2 + 2 * Pair - team), "n"(Threads) : "memory");
+  }
+};
+
 CF_DEVICE void ldmatrix_x4(uint32_t address, uint32_t (&r)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

@@ -19,7 +19,7 @@ struct FusedGemm {
   using OperandList = OperandsT;
   using Program = ProgramT;
   using Scheduler = TileScheduler<GemmT::N, Schedule, ClusterShape>;
-  using Main = Mainloop<Element, Schedule, ClusterShape, StagesT::value>;
+  using Main = Mainloop<Element, Schedule, ClusterShape, StagesT>;
   using Accumulator = typename Main::Accumulator;
 
   static constexpr int N = GemmT::N;
@@ -39,6 +39,11 @@ struct FusedGemm {
   static constexpr int kTileOperands = count_of<IsTile>(OperandList{});
   static constexpr int kSlots = kTileOperands > 0 ? SlotsT::value : 0;
   static constexpr int kSlotBytes = 64 * 64 * max_tile_element(OperandList{});
+  template <class... P>
+  static constexpr int slots_per_item(List<P...>) {  // of one member's ring
+    return (0 + ... + P::Tiles::size) * kFragments * (TileN / 64);
+  }
+  static constexpr int kSlotsPerItem = slots_per_item(Program{});
   static constexpr int kVectorBytes = vector_bytes<void, TileM, TileN>(OperandList{});
   template <class V>
   static constexpr int vector_offset = vector_bytes<V, TileM, TileN>(OperandList{});
@@ -54,12 +59,12 @@ struct FusedGemm {
   static constexpr int kCounterBytes = 128;
 
   // ---- shared memory
-  static constexpr int kSlotsOffset = Main::kStages * Main::kStageBytes;
-  // Each consumer warpgroup has a ring of slots of its own, for its own rows: its waits then see every
-  // lap of their barriers, which a parity bit needs.  A team, which shares a tile, shares its vectors.
-  static constexpr int kVectorsOffset = kSlotsOffset + kConsumers * kSlots * kSlotBytes;
+  static constexpr int kSlotsOffset = Main::kSharedBytes;
+  // A team's members each have a ring of tile slots, for their own rows; both teams use it, in the order
+  // of the items.  A team has a buffer for its tile's vectors.
+  static constexpr int kVectorsOffset = kSlotsOffset + kTeamSize * kSlots * kSlotBytes;
   static constexpr int kBarriersOffset = kVectorsOffset + kTeams * kVectorBytes;
-  static constexpr int kSharedBytes = kBarriersOffset + (2 * Main::kStages + 2 * kConsumers * kSlots + 2 * kTeams) * 8;
+  static constexpr int kSharedBytes = kBarriersOffset + (2 * Main::kStages + 2 * kTeamSize * kSlots + 2 * kTeams) * 8;
   static_assert(kSharedBytes <= 232448, "the plan needs more shared memory than a CTA can have");
 
   struct Params {
@@ -77,12 +82,14 @@ struct FusedGemm {
     typename Main::Shared const main{memory, barriers, barriers + Main::kStages};
     if (threadIdx.x == 0) {
       Main::init(main);
-      for (int w = 0; w < kConsumers; ++w) {
-        auto const shared = epilogue_memory(memory, w);
+      for (int member = 0; member < kTeamSize; ++member)
         for (int i = 0; i < kSlots; ++i) {
+          auto const shared = epilogue_memory(memory, 0, member);
           Barrier::init(shared.slot_full + i, 1);
           Barrier::init(shared.slot_empty + i, 4);
         }
+      for (int team = 0; team < kTeams; ++team) {
+        auto const shared = epilogue_memory(memory, team, 0);
         Barrier::init(shared.vector_full, 32);
         Barrier::init(shared.vector_empty, 4 * kTeamSize);
       }
@@ -102,7 +109,7 @@ struct FusedGemm {
       if constexpr (ClusterN > 1) synchronize();
     } else {
       cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
-      consume(params, main, epilogue_memory(memory, warpgroup - 1), scheduler, warpgroup - 1);
+      consume(params, main, memory, scheduler, (warpgroup - 1) / kTeamSize, (warpgroup - 1) % kTeamSize);
       if constexpr (ClusterN > 1) synchronize();
     }
   }
@@ -117,60 +124,53 @@ struct FusedGemm {
     }
   }
 
-  // Consumer warpgroup `w`'s part: its slots, its team's vectors, and the barriers of both.
+  // What a member of a team shares with the producers: its ring, its team's vectors, their barriers.
   using EpilogueShared = typename Epilogue<FusedGemm>::Shared;
-  CF_DEVICE static EpilogueShared epilogue_memory(uint8_t* memory, int w) {
+  CF_DEVICE static EpilogueShared epilogue_memory(uint8_t* memory, int team, int member) {
     auto* slot_barriers = reinterpret_cast<uint64_t*>(memory + kBarriersOffset) + 2 * Main::kStages;
-    auto* vector_barriers = slot_barriers + 2 * kConsumers * kSlots;
-    int const team = w / kTeamSize;
-    return {memory + kSlotsOffset + w * kSlots * kSlotBytes,
+    auto* vector_barriers = slot_barriers + 2 * kTeamSize * kSlots;
+    return {memory + kSlotsOffset + member * kSlots * kSlotBytes,
             memory + kVectorsOffset + team * kVectorBytes,
-            slot_barriers + 2 * w * kSlots,
-            slot_barriers + (2 * w + 1) * kSlots,
+            slot_barriers + 2 * member * kSlots,
+            slot_barriers + (2 * member + 1) * kSlots,
             vector_barriers + 2 * team,
             vector_barriers + 2 * team + 1};
   }
 
   CF_DEVICE static void produce_gemm(Params const& params, typename Main::Shared const& shared, Scheduler scheduler) {
     typename Main::Position position;
-    for (; !scheduler.done(); scheduler.advance()) {
+    for (bool first = true; !scheduler.done(); scheduler.advance(), first = false) {
       auto const item = scheduler.item();
-      Main::load(shared, position, &params.a, &params.b, item.row(), item.column(), scheduler.rank, params.k_blocks);
+      Main::load(shared, position, &params.a, &params.b, item.row(), item.column(), scheduler.rank, params.k_blocks,
+                 first);
     }
     if constexpr (ClusterN > 1) Main::drain(shared, position);
   }
 
-  // Tile operands, each warpgroup's in the order in which its phases read them.
+  // Tile operands, in the order in which the consumers' phases read them.
   CF_DEVICE static void produce_tiles(Params const& params, uint8_t* memory, Scheduler scheduler) {
     if constexpr (kSlots > 0) {
-      Rings mine, others;  // of the team whose item it is, and of the other team
-      for (int team = 0; !scheduler.done(); scheduler.advance()) {
-        produce_phases(params, memory, scheduler.item(), team, mine, Program{});
-        if constexpr (kTeams == 2) {
-          Rings const swapped = mine;
-          mine = others, others = swapped, team ^= 1;
-        }
-      }
+      Rings rings;
+      for (; !scheduler.done(); scheduler.advance()) produce_phases(params, memory, scheduler.item(), rings, Program{});
     }
   }
-  using RingPositionOfSlots = RingPosition<(kSlots > 0 ? kSlots : 1)>;
   struct Rings {
-    RingPositionOfSlots members[kTeamSize];
+    RingPosition<(kSlots > 0 ? kSlots : 1)> members[kTeamSize];
   };
   template <class Item, class... P>
-  CF_DEVICE static void produce_phases(Params const& params, uint8_t* memory, Item const& item, int team, Rings& rings,
+  CF_DEVICE static void produce_phases(Params const& params, uint8_t* memory, Item const& item, Rings& rings,
                                        List<P...>) {
-    (produce_phase(params, memory, item, team, rings, typename P::Tiles{}), ...);
+    (produce_phase(params, memory, item, rings, typename P::Tiles{}), ...);
   }
   template <class Item, class... Leaf>
-  CF_DEVICE static void produce_phase(Params const& params, uint8_t* memory, Item const& item, int team, Rings& rings,
+  CF_DEVICE static void produce_phase(Params const& params, uint8_t* memory, Item const& item, Rings& rings,
                                       List<Leaf...>) {
     if constexpr (sizeof...(Leaf) > 0)
       for (int column = item.column(); column < item.column() + TileN; column += 64) {
 #pragma unroll
         for (int part = 0; part < TileM / 64; ++part) {
           int const member = part / kFragments;  // a constant once unrolled: rings stay in registers
-          (produce_slot(params, epilogue_memory(memory, team * kTeamSize + member), item.row() + part * 64, column,
+          (produce_slot(params, epilogue_memory(memory, 0, member), item.row() + part * 64, column,
                         rings.members[member], Leaf{}),
            ...);
         }
@@ -195,7 +195,7 @@ struct FusedGemm {
   CF_DEVICE static void produce_vectors(Params const& params, uint8_t* memory, Scheduler scheduler) {
     if constexpr (kVectorBytes > 0) {
       for (uint32_t sequence = 0; !scheduler.done(); scheduler.advance(), ++sequence) {
-        auto const shared = epilogue_memory(memory, sequence % kTeams * kTeamSize);
+        auto const shared = epilogue_memory(memory, sequence % kTeams, 0);
         wait(*shared.vector_empty, sequence / kTeams % 2 ^ 1);
         copy_vectors(params, scheduler.item(), shared.vectors, OperandList{});
         arrive(*shared.vector_full);
@@ -223,10 +223,9 @@ struct FusedGemm {
           first + i < end ? static_cast<T const*>(from.data)[(first + i) * from.stride] : from_float<T>(0.f);
   }
 
-  CF_DEVICE static void consume(Params const& params, typename Main::Shared const& main, EpilogueShared const& shared,
-                                Scheduler scheduler, int warpgroup) {
-    int const team = warpgroup / kTeamSize, member = warpgroup % kTeamSize;
-    Epilogue<FusedGemm> epilogue(params, shared, member);
+  CF_DEVICE static void consume(Params const& params, typename Main::Shared const& main, uint8_t* memory,
+                                Scheduler scheduler, int team, int member) {
+    Epilogue<FusedGemm> epilogue(params, epilogue_memory(memory, team, member), team, member);
     typename Main::Position position;
     Accumulator accumulator;
     if constexpr (kTeams == 1) {
@@ -236,28 +235,25 @@ struct FusedGemm {
         epilogue.run(accumulator, scheduler.item());
       }
     } else {
-      // Named barrier 1 + t gives team t its turn to multiply.  Each skips the K blocks of the other.
+      // The teams take turns to multiply.  Each skips the K blocks and the tile slots of the other.
+      using Turn = Turns<kConsumers * kWarpgroup, 0>;
       if (team == 1) {
-        named_arrive(1);
+        Turn::pass(team);
         position.advance(params.k_blocks);
+        epilogue.skip_item();
         scheduler.advance();
       }
       for (; !scheduler.done(); scheduler.advance(2)) {
-        named_sync(1 + team);
+        Turn::await(team);
         Main::multiply(main, position, accumulator, member, params.k_blocks);
-        named_arrive(2 - team);
+        Turn::pass(team);
         Main::finish(main, position, accumulator);
         epilogue.run(accumulator, scheduler.item());
         position.advance(params.k_blocks);
+        epilogue.skip_item();
       }
     }
     epilogue.leave();
-  }
-  CF_DEVICE static void named_sync(uint32_t id) {
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kConsumers * kWarpgroup) : "memory");
-  }
-  CF_DEVICE static void named_arrive(uint32_t id) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kConsumers * kWarpgroup) : "memory");
   }
 };
 

@@ -49,6 +49,7 @@ class Launcher {
     if (args->m <= 0 || args->m > INT32_MAX - Kernel::TileM || args->k <= 0 || args->k > INT32_MAX - Kernel::TileK)
       return CF_ERROR_ARGUMENT;
     if (Kernel::kExchanges && workspace == nullptr) return CF_ERROR_ARGUMENT;
+    if (Kernel::Main::kResident && args->k != Kernel::Main::kResidentK) return CF_ERROR_ARGUMENT;
     int device, clusters;
     if (cudaError_t e = cudaGetDevice(&device)) return e;
     if (int e = resident_clusters(device, &clusters)) return e;
@@ -123,7 +124,8 @@ class Launcher {
     cudaLaunchConfig_t config = configuration(attributes, processors / Kernel::ClusterN);
     config.numAttrs = 1;
     if (cudaError_t e = cudaOccupancyMaxActiveClusters(clusters, function, &config)) return e;
-    if (Kernel::kExchanges && *clusters < Kernel::Scheduler::kClustersN) return CF_ERROR_RESIDENCY;
+    bool const whole_row_block = Kernel::kExchanges || Kernel::Main::kResident;
+    if (whole_row_block && *clusters < Kernel::Scheduler::kClustersN) return CF_ERROR_RESIDENCY;
     if (*clusters <= 0) return CF_ERROR_RESIDENCY;
     known[device].store(*clusters, std::memory_order_relaxed);
     return 0;
@@ -134,6 +136,7 @@ class Launcher {
     int const per_block = Kernel::Scheduler::kClustersN, items = row_blocks * per_block;
     if (items <= clusters) return items;
     int const aligned = clusters / per_block * per_block;
+    if (Kernel::Main::kResident) return aligned;  // a CTA keeps its columns
     auto waves = [&](int g) { return (items + g - 1) / g; };
     return aligned > 0 && waves(aligned) == waves(clusters) ? aligned : clusters;
   }

@@ -1,18 +1,23 @@
 // The GEMM of one tile: TMA fills a ring of K blocks, one or two warpgroups feed them to wgmma.
 //
 // The CTAs of a cluster share a row block: each loads its part of A's tile and multicasts it to all.
+// Where K is small, B's tile is loaded once and stays: L2 then carries A alone.
 #pragma once
 
 #include "comfuse/sm90/instructions.hpp"
 
 namespace comfuse::sm90 {
 
-template <class T, class Schedule, class ClusterShape, int Stages_>
+template <class T, class Schedule, class ClusterShape, class StagesT>
 struct Mainloop {
   static constexpr int TileM = Schedule::TileM, TileN = Schedule::TileN, TileK = Schedule::TileK;
-  static constexpr int ClusterN = ClusterShape::ClusterN, kStages = Stages_;
+  static constexpr int ClusterN = ClusterShape::ClusterN, kStages = StagesT::value;
   static constexpr int kBytesA = TileM * TileK * int(sizeof(T)), kBytesB = TileN * TileK * int(sizeof(T));
-  static constexpr int kStageBytes = kBytesA + kBytesB;
+  static constexpr int kResidentK = StagesT::kResidentK;
+  static constexpr bool kResident = kResidentK > 0;  // B
+  static constexpr int kResidentBytes = (kResidentK + TileK - 1) / TileK * kBytesB;
+  static constexpr int kStageBytes = kResident ? kBytesA : kBytesA + kBytesB;
+  static constexpr int kSharedBytes = kResidentBytes + kStages * kStageBytes;
   static constexpr int kRowsA = TileM / ClusterN;  // rows of A that one CTA loads
   static constexpr int kFragments = TileM / 64 / Schedule::kTeamSize;  // wgmmas of 64 rows a warpgroup
   static constexpr int kReleases = Schedule::kTeamSize * ClusterN;     // arrivals that free a stage
@@ -23,10 +28,10 @@ struct Mainloop {
   using Accumulator = float[kFragments][TileN / 2];
 
   struct Shared {  // in shared memory
-    uint8_t* stages;
+    uint8_t* memory;
     uint64_t *full, *empty;
-    CF_DEVICE uint8_t* a(uint32_t slot) const { return stages + slot * kStageBytes; }
-    CF_DEVICE uint8_t* b(uint32_t slot) const { return a(slot) + kBytesA; }
+    CF_DEVICE uint8_t* a(uint32_t slot) const { return memory + kResidentBytes + slot * kStageBytes; }
+    CF_DEVICE uint8_t* b(uint32_t slot, int k) const { return kResident ? memory + k * kBytesB : a(slot) + kBytesA; }
   };
 
   CF_DEVICE static void init(Shared const& shared) {
@@ -38,19 +43,20 @@ struct Mainloop {
 
   // One thread loads the K blocks of the tile at (row, column).
   CF_DEVICE static void load(Shared const& shared, Position& position, void const* map_a, void const* map_b, int row,
-                             int column, int rank, int k_blocks) {
+                             int column, int rank, int k_blocks, bool first_item) {
     constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     for (int k = 0; k < k_blocks; ++k, position.advance()) {
       wait(shared.empty[position.slot], position.phase ^ 1);
       uint64_t* full = shared.full + position.slot;
-      Barrier::arrive_and_expect_tx(full, kStageBytes);
+      bool const loads_b = !kResident || first_item;
+      Barrier::arrive_and_expect_tx(full, loads_b ? kBytesA + kBytesB : kBytesA);
       uint8_t* a = shared.a(position.slot) + rank * (kBytesA / ClusterN);
       if constexpr (ClusterN == 1)
         cute::SM90_TMA_LOAD_2D::copy(map_a, full, kHint, a, k * TileK, row);
       else
         cute::SM90_TMA_LOAD_MULTICAST_2D::copy(map_a, full, (1 << ClusterN) - 1, kHint, a, k * TileK,
                                                row + rank * kRowsA);
-      cute::SM90_TMA_LOAD_2D::copy(map_b, full, kHint, shared.b(position.slot), k * TileK, column);
+      if (loads_b) cute::SM90_TMA_LOAD_2D::copy(map_b, full, kHint, shared.b(position.slot, k), k * TileK, column);
     }
   }
 
@@ -67,7 +73,7 @@ struct Mainloop {
     for (int k = 0; k < k_blocks; ++k) {
       wait(shared.full[position.slot], position.phase);
       uint32_t a = uniform(cute::cast_smem_ptr_to_uint(shared.a(position.slot)) + first_row);
-      uint32_t b = uniform(cute::cast_smem_ptr_to_uint(shared.b(position.slot)));
+      uint32_t b = uniform(cute::cast_smem_ptr_to_uint(shared.b(position.slot, k)));
       cute::warpgroup_arrive();
 #pragma unroll
       for (int step = 0; step < TileK / 16; ++step) {
