@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -100,6 +101,22 @@ def test_a_residual_that_is_repeated() -> None:
 @pytest.mark.parametrize("n, k", [(100, 72), (768, 40 + 1), (1, 64), (1001, 107)])
 def test_sizes_that_are_no_multiple_of_eight_run_otherwise_and_are_counted(n: int, k: int) -> None:
     _right(make_inputs(OpCase("layernorm", n), (33,), k))
+    assert sum(fallbacks.counts().values()) == 1
+
+
+def test_no_products_give_the_program_applied_to_zeros() -> None:
+    _right(make_inputs(CASE, (33,), 0))
+    assert sum(fallbacks.counts().values()) == 1
+
+
+def test_a_kernel_that_may_not_be_compiled_runs_otherwise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _right(make_inputs(CASE, (257,), 72))  # the binding itself is there
+    monkeypatch.setenv("COMFUSE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("COMFUSE_JIT", "off")
+    i = make_inputs(OpCase("layernorm", 776), (33,), 72)
+    _right(i)
     assert sum(fallbacks.counts().values()) == 1
 
 
