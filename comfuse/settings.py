@@ -6,6 +6,7 @@ cannot be read raises :class:`comfuse.errors.SettingError`, which lists what is 
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 from collections.abc import Callable
@@ -94,7 +95,7 @@ STRICT: Variable[bool] = Variable(
 )  # fmt: skip
 LOG: Variable[str] = Variable(
     "COMFUSE_LOG", _choice("debug", "info", "warning", "error"), lambda: "warning",
-    "debug, info, warning, error", "level of the logger 'comfuse'",
+    "debug, info, warning, error", "if set, messages of at least this level are printed",
 )  # fmt: skip
 DUMP_DIR: Variable[Path | None] = Variable(
     "COMFUSE_DUMP_DIR",
@@ -123,6 +124,18 @@ BUILD_TIMEOUT: Variable[float] = Variable(
 TABLE: tuple[Variable[Any], ...] = (
     CACHE_DIR, JIT, STRICT, LOG, DUMP_DIR, CUTLASS_DIR, NVCC_FLAGS, MAX_JOBS, BUILD_TIMEOUT,
 )  # fmt: skip
+
+
+def configure_logging() -> None:
+    """Applies ``COMFUSE_LOG``, if it is set; otherwise logging is the program's own business."""
+    if not os.environ.get(LOG.name):
+        return
+    logger = logging.getLogger("comfuse")
+    logger.setLevel(log().upper())
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("comfuse: %(levelname)s: %(message)s"))
+        logger.addHandler(handler)
 
 
 def cache_dir() -> Path:

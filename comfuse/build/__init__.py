@@ -110,6 +110,7 @@ def build(source: Source, *, verbose: bool = False, progress: Progress | None = 
                 if verbose and log.is_file():
                     _LOGGER.info("%s", log.read_text(errors="replace"))
     report("done")
+    _LOGGER.info("%s: built in %.1f s", source.name, built.info["build_seconds"])
     return built
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from comfuse.build.compile import compile_cxx, cxx_flags
 from comfuse.build.toolkit import BINDING_DIR, INCLUDE_DIR, find_cxx
 from comfuse.errors import BuildError, JitDisabledError
 
+_LOGGER = logging.getLogger("comfuse")
 NAME = "comfuse_torch"
 #: Where setup.py puts the library that it builds at install.
 PREBUILT_DIR = Path(__file__).resolve().parents[1] / "lib"
@@ -61,6 +63,7 @@ def build_binding() -> Path:
     with cache.locked(_entry(), _nothing):
         built = cache.find(_entry())
         if built is None:
+            _LOGGER.info("building the torch binding, once for this version of torch")
             with cache.private_folder(_entry()) as folder:
                 built = _publish(folder, compile_into(folder, _nothing))
     return built.path

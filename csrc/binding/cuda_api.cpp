@@ -16,7 +16,8 @@ template <class F>
 void resolve(void* library, char const* name, F*& function, bool required = true) {
   // dlsym searches what libtorch_cuda depends on too, which is where the CUDA runtime is.
   function = reinterpret_cast<F*>(dlsym(library, name));
-  if (function == nullptr && required) fail("LaunchError", std::string(name) + " is not in torch's CUDA libraries");
+  if (function == nullptr && required)
+    fail("LaunchError", std::string(name) + " is not in torch's CUDA libraries");
 }
 
 CudaApi load() {

@@ -23,12 +23,13 @@ char const* describe(int code) {
 
 void check_counts(Program const& program, Call const& call, int required) {
   auto const differ = [](char const* what, int got, size_t allowed) {
-    fail("ArgumentError",
-         std::string(what) + " is a list of " + std::to_string(got) + "; allowed: " + std::to_string(allowed));
+    fail("ArgumentError", std::string(what) + " is a list of " + std::to_string(got) +
+                              "; allowed: " + std::to_string(allowed));
   };
   if (size_t(call.operand_count) != program.operands.size())
     differ("operands", call.operand_count, program.operands.size());
-  if (required >= 0 && size_t(required) != program.outputs.size()) differ("outputs", required, program.outputs.size());
+  if (required >= 0 && size_t(required) != program.outputs.size())
+    differ("outputs", required, program.outputs.size());
   // The fixed-arity forms always carry two scalars, used or not.
   if (call.scalar_count < program.scalars) differ("scalars", call.scalar_count, size_t(program.scalars));
 }
@@ -78,7 +79,8 @@ StableIValue new_reference(AtenTensorHandle tensor) {
   return pack(reference);
 }
 
-// comfuse::region_reference, which is implemented in Python: counts the fallback and evaluates the spec in torch.
+// comfuse::region_reference, which is implemented in Python: counts the fallback and evaluates the spec in
+// torch.
 void run_reference(Program const& program, Call const& call, Outputs& outputs) {
   StringHandle spec;
   StableListHandle operands, scalars;
@@ -97,7 +99,8 @@ void run_reference(Program const& program, Call const& call, Outputs& outputs) {
                           new_reference(call.b.handle), StableIValue(reinterpret_cast<uintptr_t>(operands)),
                           StableIValue(reinterpret_cast<uintptr_t>(scalars))};
   // The dispatcher owns the stack from here on.
-  check(torch_call_dispatcher("comfuse::region_reference", "", stack, TORCH_ABI_VERSION), "the reference failed");
+  check(torch_call_dispatcher("comfuse::region_reference", "", stack, TORCH_ABI_VERSION),
+        "the reference failed");
   auto const list = reinterpret_cast<StableListHandle>(uintptr_t(stack[0]));
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     StableIValue item;
@@ -114,7 +117,8 @@ Outputs::~Outputs() {
 }
 
 void run(Call& call, int required, Outputs& outputs) {
-  if (call.a.device_type != device_type()) fail("DeviceError", "a is on another device than the other tensors; allowed: one device for all tensors");
+  if (call.a.device_type != device_type())
+    fail("DeviceError", "a is on another device than the other tensors; allowed: one device for all tensors");
   int64_t m = 1;
   for (int64_t i = 0; i + 1 < call.a.rank; ++i) m *= call.a.sizes[i];
 
@@ -127,7 +131,8 @@ void run(Call& call, int required, Outputs& outputs) {
   if (found.kernel == nullptr && m > 0) return run_reference(program, call, outputs);
 
   DeviceGuard guard(call.a.device_index);
-  for (Slot const& slot : program.outputs) outputs.tensors[outputs.count++] = new_output(program, call.a, slot);
+  for (Slot const& slot : program.outputs)
+    outputs.tensors[outputs.count++] = new_output(program, call.a, slot);
   if (m > 0) launch(program, *found.kernel, call, m, outputs);
 }
 

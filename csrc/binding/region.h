@@ -29,8 +29,8 @@ struct Outputs {
   Outputs& operator=(Outputs const&) = delete;
 };
 
-// Fills `outputs` with new tensors, on the current stream of a's device.  `required` is the number of outputs that
-// the caller can return, or -1.  Throws typed messages (errors.h).
+// Fills `outputs` with new tensors, on the current stream of a's device.  `required` is the number of outputs
+// that the caller can return, or -1.  Throws typed messages (errors.h).
 void run(Call& call, int required, Outputs& outputs);
 
 }  // namespace comfuse::binding

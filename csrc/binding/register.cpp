@@ -1,4 +1,5 @@
-// The boxed forms of the ops and their registration for CUDA.  The schemas are defined in Python (comfuse/ops).
+// The boxed forms of the ops and their registration for CUDA.  The schemas are defined in Python
+// (comfuse/ops).
 #include <torch/csrc/stable/library.h>
 
 #include <cstring>
@@ -42,7 +43,9 @@ class Arguments {
   }
   void own(StableIValue value) { tensors_.take(unpack<AtenTensorHandle>(value)); }
   View tensor(StableIValue value) { return View(unpack<AtenTensorHandle>(value)); }
-  StableListHandle list(int index, StableIValue value) { return lists_[index] = unpack<StableListHandle>(value); }
+  StableListHandle list(int index, StableIValue value) {
+    return lists_[index] = unpack<StableListHandle>(value);
+  }
 
  private:
   StringHandle string_ = nullptr;
@@ -54,8 +57,8 @@ int size_of(StableListHandle list, int most, char const* what) {
   size_t size;
   check(torch_list_size(list, &size), "list");
   if (size > size_t(most))
-    fail("ArgumentError",
-         std::string(what) + " is a list of " + std::to_string(size) + "; allowed: at most " + std::to_string(most));
+    fail("ArgumentError", std::string(what) + " is a list of " + std::to_string(size) +
+                              "; allowed: at most " + std::to_string(most));
   return int(size);
 }
 
@@ -89,7 +92,8 @@ void region(StableIValue* stack, uint64_t, uint64_t) {
   int const count = outputs.count;
   outputs.count = 0;  // push_back takes each tensor over
   for (int i = 0; i < count; ++i)
-    check(torch_list_push_back(result, StableIValue(reinterpret_cast<uintptr_t>(outputs.tensors[i]))), "list");
+    check(torch_list_push_back(result, StableIValue(reinterpret_cast<uintptr_t>(outputs.tensors[i]))),
+          "list");
   stack[0] = StableIValue(reinterpret_cast<uintptr_t>(result));
 }
 

@@ -88,7 +88,8 @@ CF_BINDING_API void comfuse_register_program(char const* spec, int64_t length, C
   table().index.emplace(entry.spec, &entry);
 }
 
-// Adds a kernel to a registered spec, for launches with min_m to max_m rows.  Returns 0, or 1 if the spec is unknown.
+// Adds a kernel to a registered spec, for launches with min_m to max_m rows.  Returns 0, or 1 if the spec is
+// unknown.
 CF_BINDING_API int comfuse_register_kernel(char const* spec, int64_t length, int64_t min_m, int64_t max_m,
                                            char const* name, void* launch, void* workspace) {
   std::lock_guard<std::mutex> lock(table().mutex);

@@ -34,8 +34,8 @@ typedef struct {
   CfSlot outputs[CF_MAX_OUTPUTS];
 } CfProgram;
 
-// Makes sure that the table has a kernel for (spec, m, device), or for m = 0 the program alone.  Returns 0 if it
-// has, 1 if the reference is to run instead, 2 on an error whose message was given to comfuse_set_error.
+// Makes sure that the table has a kernel for (spec, m, device), or for m = 0 the program alone.  Returns 0 if
+// it has, 1 if the reference is to run instead, 2 on an error whose message was given to comfuse_set_error.
 typedef int (*CfResolver)(char const* spec, int64_t length, int64_t m, int32_t device);
 }
 

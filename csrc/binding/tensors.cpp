@@ -53,7 +53,8 @@ bool collapse(View const& view, int64_t rank, int64_t* stride) {
 bool aligned(int64_t bytes) { return bytes % kAlignment == 0; }
 
 void* contiguous_copy(View const& view, int slot, Owned& copies) {
-  if (view.rank > kMaxRank) fail("ShapeError", "an operand is of rank " + std::to_string(view.rank) + "; allowed: at most 16");
+  if (view.rank > kMaxRank)
+    fail("ShapeError", "an operand is of rank " + std::to_string(view.rank) + "; allowed: at most 16");
   int64_t strides[kMaxRank];
   int64_t stride = 1;
   for (int64_t i = view.rank - 1; i >= 0; --i) {
@@ -61,7 +62,8 @@ void* contiguous_copy(View const& view, int slot, Owned& copies) {
     stride *= view.sizes[i];
   }
   AtenTensorHandle copy;
-  check(aoti_torch_empty_strided(view.rank, view.sizes, strides, view.dtype, view.device_type, view.device_index, &copy),
+  check(aoti_torch_empty_strided(view.rank, view.sizes, strides, view.dtype, view.device_type,
+                                 view.device_index, &copy),
         "empty_strided");
   copies.take(copy);
   check(aoti_torch_copy_(copy, view.handle, 0), "copy_");
@@ -95,8 +97,9 @@ int32_t torch_dtype(CfDType dtype) {
 View::View(AtenTensorHandle tensor) : handle(tensor) {
   int64_t *size_list, *stride_list;
   bool const failed = aoti_torch_get_data_ptr(tensor, &data) || aoti_torch_get_dim(tensor, &rank) ||
-                      aoti_torch_get_sizes(tensor, &size_list) || aoti_torch_get_strides(tensor, &stride_list) ||
-                      aoti_torch_get_dtype(tensor, &dtype) || aoti_torch_get_device_type(tensor, &device_type) ||
+                      aoti_torch_get_sizes(tensor, &size_list) ||
+                      aoti_torch_get_strides(tensor, &stride_list) || aoti_torch_get_dtype(tensor, &dtype) ||
+                      aoti_torch_get_device_type(tensor, &device_type) ||
                       aoti_torch_get_device_index(tensor, &device_index);
   check(failed, "a strided tensor is expected");
   sizes = size_list;
@@ -117,7 +120,8 @@ void Owned::take(AtenTensorHandle tensor) {
 
 int64_t check_a(Program const& program, View const& a) {
   if (a.rank < 1 || a.rank > kMaxRank || a.sizes[a.rank - 1] != program.k)
-    fail("ShapeError", "a is of shape " + shape_of(a) + "; allowed: (..., K) with K = " + std::to_string(program.k));
+    fail("ShapeError",
+         "a is of shape " + shape_of(a) + "; allowed: (..., K) with K = " + std::to_string(program.k));
   check_dtype("a", a, program.dtype);
   return product(a, a.rank - 1);
 }
@@ -162,7 +166,8 @@ void check_operand(Program const& program, View const& a, int64_t m, int index, 
 CfTensor matrix(View const& view, int64_t rows, int64_t columns, int slot, Owned& copies) {
   int64_t const bytes = element_bytes(view.dtype);
   int64_t stride;
-  bool usable = collapse(view, view.rank - 1, &stride) && aligned(int64_t(reinterpret_cast<intptr_t>(view.data))) &&
+  bool usable = collapse(view, view.rank - 1, &stride) &&
+                aligned(int64_t(reinterpret_cast<intptr_t>(view.data))) &&
                 (columns == 1 || view.strides[view.rank - 1] == 1);
   if (rows == 1)
     stride = columns;  // one row: whatever torch says of it has no meaning
@@ -190,7 +195,8 @@ AtenTensorHandle new_output(Program const& program, View const& a, Slot const& s
     stride *= sizes[i] > 1 ? sizes[i] : 1;
   }
   AtenTensorHandle output;
-  check(aoti_torch_empty_strided(rank, sizes, strides, torch_dtype(slot.dtype), a.device_type, a.device_index, &output),
+  check(aoti_torch_empty_strided(rank, sizes, strides, torch_dtype(slot.dtype), a.device_type, a.device_index,
+                                 &output),
         "empty_strided");
   return output;
 }

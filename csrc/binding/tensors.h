@@ -42,8 +42,8 @@ int64_t check_a(Program const& program, View const& a);
 void check_b(Program const& program, View const& a, View const& b);
 void check_operand(Program const& program, View const& a, int64_t m, int index, View const& operand);
 
-// A matrix for TMA: rows of `columns` contiguous elements, rows and pointer aligned to 16 bytes.  One that is not
-// is copied, which is counted under `slot` (see comfuse_copies); `copies` keeps the copy.
+// A matrix for TMA: rows of `columns` contiguous elements, rows and pointer aligned to 16 bytes.  One that is
+// not is copied, which is counted under `slot` (see comfuse_copies); `copies` keeps the copy.
 CfTensor matrix(View const& view, int64_t rows, int64_t columns, int slot, Owned& copies);
 
 // A vector, of any stride; copied if its dimensions cannot be walked with one stride.

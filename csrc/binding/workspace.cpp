@@ -108,7 +108,8 @@ void* stream_workspace(Key const& key) {
   return made.data;
 }
 
-// Called by CUDA, on a thread of its own, when the last graph that holds the buffer is gone.  May not call CUDA.
+// Called by CUDA, on a thread of its own, when the last graph that holds the buffer is gone.  May not call
+// CUDA.
 void give_back(void* buffer) {
   std::lock_guard<std::mutex> lock(graph_buffers().mutex);
   graph_buffers().free.push_back(static_cast<GraphBuffer*>(buffer));
@@ -146,7 +147,8 @@ void* graph_workspace(int device, Stream stream, int64_t bytes) {
   Graph graph = nullptr;
   void* owner = nullptr;
   check_cuda(cuda().captured_graph(stream, &graph), "cudaStreamGetCaptureInfo");
-  check_cuda(cuda().user_object_create(&owner, buffer, give_back, 1, kNoDestructorSync), "cudaUserObjectCreate");
+  check_cuda(cuda().user_object_create(&owner, buffer, give_back, 1, kNoDestructorSync),
+             "cudaUserObjectCreate");
   check_cuda(cuda().graph_retain(graph, owner, 1, kGraphMove), "cudaGraphRetainUserObject");
   return buffer->data;
 }
@@ -154,7 +156,8 @@ void* graph_workspace(int device, Stream stream, int64_t bytes) {
 }  // namespace
 
 bool is_capturing(Stream stream) {
-  if (stream == nullptr) return false;  // the legacy stream cannot be captured, and may not be asked meanwhile
+  if (stream == nullptr)
+    return false;  // the legacy stream cannot be captured, and may not be asked meanwhile
   int status;
   check_cuda(cuda().stream_is_capturing(stream, &status), "cudaStreamIsCapturing");
   return status == kCapturing;
@@ -163,7 +166,8 @@ bool is_capturing(Stream stream) {
 void* workspace_for(Kernel const& kernel, int64_t m, int device, Stream stream, bool capturing) {
   int64_t const bytes = kernel.workspace(m);
   if (bytes == 0) return nullptr;
-  return capturing ? graph_workspace(device, stream, bytes) : stream_workspace({&kernel, device, stream, bytes});
+  return capturing ? graph_workspace(device, stream, bytes)
+                   : stream_workspace({&kernel, device, stream, bytes});
 }
 
 }  // namespace comfuse::binding

@@ -1,8 +1,8 @@
 // The small global buffers through which the tiles of a row exchange partial results.
 //
-// A kernel leaves its workspace ready for its next launch with as many row blocks, in the order of one stream.
-// So a workspace belongs to (kernel, device, stream, size), and a launch captured in a CUDA graph, which may be
-// replayed on any stream at any time, has one of its own for as long as the graph lives.
+// A kernel leaves its workspace ready for its next launch with as many row blocks, in the order of one
+// stream. So a workspace belongs to (kernel, device, stream, size), and a launch captured in a CUDA graph,
+// which may be replayed on any stream at any time, has one of its own for as long as the graph lives.
 #pragma once
 
 #include <stdint.h>

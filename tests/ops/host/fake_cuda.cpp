@@ -1,6 +1,5 @@
-// csrc/binding/cuda_api.cpp for tests on a host: one device, whose memory is the host's, and which the test steers.
-#include "cuda_api.h"
-
+// csrc/binding/cuda_api.cpp for tests on a host: one device, whose memory is the host's, and which the test
+// steers.
 #include <torch/csrc/stable/c/shim.h>
 
 #include <cstdlib>
@@ -9,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda_api.h"
 #include "errors.h"
 
 #define FAKE_API extern "C" __attribute__((visibility("default")))
@@ -48,10 +48,14 @@ CudaApi make() {
     ++allocations;
     return (*data = std::malloc(bytes)) ? 0 : 2;
   };
-  api.memset_async = [](void* data, int value, size_t bytes, Stream) { return std::memset(data, value, bytes), 0; };
+  api.memset_async = [](void* data, int value, size_t bytes, Stream) {
+    return std::memset(data, value, bytes), 0;
+  };
   api.stream_create = [](Stream* made, unsigned) { return *made = reinterpret_cast<void*>(0x20), 0; };
   api.stream_synchronize = [](Stream) { return 0; };
-  api.stream_is_capturing = [](Stream, int* status) { return *status = capturing ? kCapturing : kNotCapturing, 0; };
+  api.stream_is_capturing = [](Stream, int* status) {
+    return *status = capturing ? kCapturing : kNotCapturing, 0;
+  };
   api.exchange_capture_mode = [](int* mode) {
     relaxed_depth += *mode == kRelaxed ? 1 : -1;
     *mode = *mode == kRelaxed ? kGlobal : kRelaxed;

@@ -1,0 +1,228 @@
+"""From a spec to a registered kernel, with the GPU, the compiler and the binding replaced."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from comfuse import fallbacks
+from comfuse.errors import (
+    ArgumentError,
+    BuildError,
+    FallbackError,
+    JitDisabledError,
+    LaunchError,
+    LoadError,
+    PlanError,
+    ShapeError,
+    SpecError,
+    ToolchainError,
+)
+from comfuse.generator import catalog
+from comfuse.generator.spec import DType
+from comfuse.ops import native, resolver
+
+SPEC = catalog.layernorm(1024, 1024, DType.BF16).text()
+ODD = catalog.layernorm(1023, 1024, DType.BF16).text()
+
+
+class World:
+    """What the resolver sees of the machine, and what it did."""
+
+    def __init__(self) -> None:
+        self.programs: list[str] = []
+        self.built: list[str] = []
+        self.kernels: list[tuple[str, int, int]] = []
+        self.failure: Exception | None = None
+
+    def build(self, source: SimpleNamespace) -> SimpleNamespace:
+        self.built.append(source.name)
+        if self.failure is not None:
+            raise self.failure
+        return source
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    monkeypatch.setattr(native, "register_program", world.programs.append)
+    monkeypatch.setattr(
+        native, "register", lambda spec, kernel, low, high: world.kernels.append((spec, low, high))
+    )
+    monkeypatch.setattr(resolver, "build", world.build)
+    monkeypatch.setattr(resolver.library, "load", lambda built: built)
+    monkeypatch.setattr(resolver, "unsupported_gpu", lambda device: "too old" if device == 7 else "")
+    monkeypatch.setattr(resolver, "_gpu", lambda device: "h200")
+    monkeypatch.setattr(resolver, "_REFUSED", {})
+    return world
+
+
+def test_a_kernel_for_each_class_of_m(world: World) -> None:
+    for m in (1, 128, 129, 5000, 2**31 - 1):
+        assert resolver.resolve(SPEC, m, 0) == 0
+    assert [rows for _, *rows in world.kernels] == [
+        [1, 128],
+        [1, 128],
+        [129, 512],
+        [2049, 2**31 - 1],
+        [2049, 2**31 - 1],
+    ]
+    assert resolver.m_class(2048) == 2048
+    assert resolver.m_class(2049) is None
+
+
+def test_no_rows_need_no_kernel(world: World) -> None:
+    assert resolver.resolve(SPEC, 0, 0) == 0
+    assert world.programs == [SPEC]
+    assert not world.built
+
+
+def test_what_cannot_be_planned_runs_the_reference(world: World) -> None:
+    assert resolver.resolve(ODD, 64, 0) == 1
+    assert resolver.resolve(ODD, 64, 0) == 1
+    assert not world.built
+    (refusal,) = {reason for reason, _ in resolver._REFUSED.values()}
+    assert "N = 1023 must be a multiple of 8" in refusal
+
+
+def test_another_gpu_runs_the_reference(world: World) -> None:
+    assert resolver.resolve(SPEC, 64, 7) == 1
+    assert resolver.resolve(SPEC, 64, 0) == 0
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [ToolchainError("nvcc", (), "install it"), JitDisabledError("cf_kernel")],
+    ids=["compiler", "jit"],
+)
+def test_no_compiler(world: World, failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.failure = failure
+    for _ in range(3):
+        assert resolver.resolve(SPEC, 64, 0) == 1
+    assert len(world.built) == 1  # not tried at every call
+    monkeypatch.setenv("CUDA_HOME", "/a/toolkit")
+    world.failure = None
+    assert resolver.resolve(SPEC, 64, 0) == 0  # but again when the environment has changed
+    world.failure = failure
+    monkeypatch.setenv("COMFUSE_JIT", "require")
+    answer = resolver.resolve(ODD.replace("1023", "1016"), 64, 0)
+    assert isinstance(answer, str)
+    assert answer.startswith(f"[{type(failure).__name__}] ")
+
+
+def test_strict_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFUSE_STRICT", "1")
+    answer = resolver.resolve(ODD, 64, 0)
+    assert isinstance(answer, str)
+    raised = resolver.translate(RuntimeError(f"comfuse: {answer}"), "op")
+    assert isinstance(raised, FallbackError)
+    assert "multiple of 8" in raised.reason
+    assert sum(fallbacks.counts().values()) == 1
+
+
+def test_a_kernel_that_does_not_compile_is_an_error(world: World) -> None:
+    world.failure = BuildError("cf_kernel", Path("/k.cu"), Path("/k.log"), "line 1: error")
+    answer = resolver.resolve(SPEC, 64, 0)
+    assert isinstance(answer, str)
+    assert answer.startswith("[BuildError] cf_kernel does not compile")
+    assert resolver.translate(RuntimeError(f"comfuse: {answer}"), "op") is world.failure
+
+
+def test_errors_of_the_binding() -> None:
+    error = resolver.translate(
+        RuntimeError("comfuse: [ShapeError] bias is of shape (7); allowed: (N,) with M = 3, N = 8"), "region"
+    )
+    assert isinstance(error, ShapeError)
+    assert (error.op, error.argument, error.got) == ("region", "bias", "of shape (7)")
+    error = resolver.translate(
+        RuntimeError("comfuse: [ArgumentError] operands is a list of 1; allowed: 2"), "region"
+    )
+    assert isinstance(error, ArgumentError)
+    error = resolver.translate(RuntimeError("comfuse: [LaunchError] cf_kernel: out of memory"), "region")
+    assert isinstance(error, LaunchError)
+    assert isinstance(resolver.translate(RuntimeError("comfuse: [Unheard] of"), "region"), LoadError)
+    other = RuntimeError("CUDA error: an illegal memory access was encountered")
+    assert resolver.translate(other, "region") is other
+
+
+def test_malformed_specs(world: World) -> None:
+    text = SPEC.replace("gemm", "nonsense")
+
+    def register(spec: str) -> None:
+        from comfuse.ops import programs
+
+        programs.facts(programs.parse(spec))
+
+    native.register_program = register  # type: ignore[assignment]  # undone by the fixture's monkeypatch
+    answer = resolver.resolve(text, 64, 0)
+    assert isinstance(answer, str)
+    assert isinstance(resolver.translate(RuntimeError(f"comfuse: {answer}"), "op"), SpecError)
+
+
+def test_a_planner_s_refusal_is_a_sentence() -> None:
+    from comfuse.generator.plan import plan
+    from comfuse.generator.spec import FusedSpec
+
+    with pytest.raises(PlanError, match="multiple of 8"):
+        plan(FusedSpec.parse(ODD))
+
+
+class TestBinding:
+    """The library itself, which loads without a GPU."""
+
+    def test_loads_and_takes_over_cuda(self) -> None:
+        import torch
+
+        native.load()
+        assert native.is_loaded()
+        for name in ("region", "region_1.t0", "region_1.t6"):
+            assert torch._C._dispatch_has_kernel_for_dispatch_key(f"comfuse::{name}", "CUDA")
+        assert native.copies() == {}
+
+    def test_needs_a_registered_program(self) -> None:
+        kernel = SimpleNamespace(name="cf_kernel", launch=1, workspace=1)
+        with pytest.raises(LoadError, match="cf_kernel: its spec is not registered"):
+            native.register("never seen", kernel, 1, 2)  # type: ignore[arg-type]
+
+    def test_is_found_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from comfuse.build import binding
+
+        native.load()
+        monkeypatch.setenv("COMFUSE_JIT", "off")
+        assert binding.build_binding().is_file()
+
+    def test_not_there_and_not_allowed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from comfuse.build import binding
+
+        monkeypatch.setenv("COMFUSE_JIT", "off")
+        monkeypatch.setenv("COMFUSE_CACHE_DIR", str(tmp_path))
+        monkeypatch.setattr(binding, "PREBUILT_DIR", tmp_path)
+        with pytest.raises(JitDisabledError, match="binding"):
+            binding.build_binding()
+
+    def test_an_error_shows_the_compiler_s_words(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from comfuse.build import binding
+
+        broken = tmp_path / "broken.cpp"
+        broken.write_text("int f() { return missing_thing; }\n")
+        monkeypatch.setenv("COMFUSE_CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.setattr(binding, "PREBUILT_DIR", tmp_path)
+        monkeypatch.setattr(binding, "sources", lambda: [broken])
+        with pytest.raises(BuildError, match="missing_thing") as caught:
+            binding.build_binding()
+        assert caught.value.log.is_file()
+
+
+def test_other_devices_are_counted() -> None:
+    """The entry that runs where neither CPU nor C++ has a kernel."""
+    import torch
+
+    reason = native.reason_against(torch.empty(1, device="meta"))
+    assert reason is not None
+    assert "no kernels for meta devices" in reason
+    assert "comfuse.ops.resolver" in sys.modules
