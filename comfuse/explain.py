@@ -9,7 +9,7 @@ from typing import Any
 
 from comfuse import fallbacks
 from comfuse.errors import ComFuseError
-from comfuse.frontend import TraceError, trace_region
+from comfuse.frontend import TraceError, trace_region, unfused
 from comfuse.generator.emit import describe, emit
 from comfuse.generator.errors import PlanError
 from comfuse.generator.phases import Phase
@@ -61,7 +61,7 @@ def explain(program: Callable[..., Any] | FusedSpec, *example_inputs: Any, gpu: 
     if isinstance(program, FusedSpec):
         m = example_inputs[0] if example_inputs else None
         return _explain_spec("a spec", program, m, gpu)
-    program = getattr(program, "__wrapped__", program)  # of a fused function
+    program = unfused(program)
     title = getattr(program, "__name__", type(program).__name__)
     try:
         region = trace_region(program, example_inputs)

@@ -73,9 +73,10 @@ def explain(target: str, shapes: str, gpu: str) -> None:
     """
     from comfuse.cli.target import load_function, parse_shapes
     from comfuse.explain import explain as explain_program
+    from comfuse.frontend import unfused
 
-    function = load_function(target)
-    inputs = parse_shapes(getattr(function, "__wrapped__", function), shapes)
+    function = unfused(load_function(target))
+    inputs = parse_shapes(function, shapes)
 
     def run() -> int:
         explanation = explain_program(function, *inputs, gpu=gpu)
@@ -100,12 +101,11 @@ def emit(target: str, shapes: str, gpu: str, output: Path | None) -> None:
     import math
 
     from comfuse.cli.target import load_function, parse_shapes
-    from comfuse.frontend import trace_region
+    from comfuse.frontend import trace_region, unfused
     from comfuse.generator.emit import emit as emit_kernel
     from comfuse.generator.plan import plan
 
-    function = load_function(target)
-    function = getattr(function, "__wrapped__", function)
+    function = unfused(load_function(target))
     inputs = parse_shapes(function, shapes)
 
     def run() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,21 +68,16 @@ def _gpu() -> Iterator[Finding]:
 
 
 def _driver() -> str:
-    path = Path("/proc/driver/nvidia/version")
-    version = next((word for word in _words(path) if word.count(".") >= 1 and word[0].isdigit()), "unknown")
-    return f"{version}, for CUDA up to {_cuda_of_driver()}"
-
-
-def _cuda_of_driver() -> str:
-    number = torch._C._cuda_getDriverVersion()
-    return f"{number // 1000}.{number % 1000 // 10}"
-
-
-def _words(path: Path) -> list[str]:
+    """The driver's version and the newest CUDA it serves."""
     try:
-        return path.read_text().split()
+        words = Path("/proc/driver/nvidia/version").read_text().split()
     except OSError:
-        return []
+        words = []
+    version = next((word for word in words if word[0].isdigit() and "." in word), "version unknown")
+    number = ctypes.c_int()
+    if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)):
+        return version
+    return f"{version}, for CUDA up to {number.value // 1000}.{number.value % 1000 // 10}"
 
 
 def _software() -> Iterator[Finding]:

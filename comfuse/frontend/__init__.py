@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from comfuse.frontend.errors import TraceError
-from comfuse.frontend.fuse import FusedFunction, fuse
+from comfuse.frontend.fuse import FusedFunction, fuse, unfused
 from comfuse.frontend.region import TracedRegion, trace_region
 from comfuse.generator.spec import FusedSpec
 
-__all__ = ["FusedFunction", "TraceError", "TracedRegion", "fuse", "trace", "trace_region"]
+__all__ = ["FusedFunction", "TraceError", "TracedRegion", "fuse", "trace", "trace_region", "unfused"]
 
 
 def trace(fn: Callable[..., Any], *example_inputs: Any) -> FusedSpec:
@@ -31,4 +31,4 @@ def trace(fn: Callable[..., Any], *example_inputs: Any) -> FusedSpec:
         TraceError: ``fn`` is not one fused kernel; names the node, its place in the source, and the reason.
         ArgumentError: an input of an unsupported type, or tensors on several devices.
     """
-    return trace_region(fn, example_inputs).spec
+    return trace_region(unfused(fn), example_inputs).spec

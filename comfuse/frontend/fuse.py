@@ -36,6 +36,11 @@ def fuse(fn: Callable[..., Any]) -> FusedFunction:
     return FusedFunction(fn)
 
 
+def unfused(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that a fused one was made of; any other as it is."""
+    return fn._fn if isinstance(fn, FusedFunction) else fn
+
+
 Unpack = Callable[[Sequence[Any]], tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], list[float]]]
 
 

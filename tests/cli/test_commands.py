@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -166,6 +167,22 @@ def test_doctor_without_a_toolchain(cache_dir, monkeypatch, tmp_path):
     assert "pip install" in result.output
     assert "compile kernels             no: nvcc" in result.output
     assert "COMFUSE_MAX_JOBS" in result.output
+
+
+@pytest.mark.parametrize("major, works", [(9, True), (8, False)])
+def test_doctor_judges_the_gpu(cache_dir, monkeypatch, major, works):
+    from comfuse.cli import doctor
+
+    card = SimpleNamespace(name="Card", major=major, minor=0, total_memory=2**35, multi_processor_count=99)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: card)
+    monkeypatch.setattr(doctor, "_driver", lambda: "580.1")
+    output = invoke("doctor").output
+    assert f"Card, compute capability {major}.0, 32 GiB, 99 SMs" in output
+    assert "580.1" in output
+    assert ("kernels need 9.0 (Hopper)" in output) is not works
+    assert ("no: no Hopper GPU" in output) is not works
 
 
 def test_import_starts_no_cuda_and_no_compiler():
