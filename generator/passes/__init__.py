@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from comfuse.generator.passes.canonicalise import canonicalise
+from comfuse.generator.passes.fuse_activations import fuse_activations
 from comfuse.generator.passes.fuse_reductions import fuse_reductions
 from comfuse.generator.passes.infer import infer
 from comfuse.generator.passes.verify import verify
@@ -17,8 +18,9 @@ PASSES: tuple[Pass, ...] = (
     verify,  # what came in is well formed
     infer,  # every node has a space, every output can be stored
     canonicalise,
+    fuse_activations,
     fuse_reductions,
-    canonicalise,  # clears what the fusion left over
+    canonicalise,  # clears what the fusions left over
     verify,  # what goes out is too
 )
 

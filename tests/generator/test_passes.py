@@ -140,6 +140,59 @@ def test_catalogue_layernorm_is_canonical() -> None:
     assert sorted(ops(normalize(spec))) == sorted(ops(spec))
 
 
+def silu(b: SpecBuilder, x: int) -> int:
+    return b.op("mul", b.op("sigmoid", x), x)
+
+
+def gelu(b: SpecBuilder, x: int) -> int:
+    gate = b.op("add", b.const(1.0), b.op("erf", b.op("div", x, b.const(math.sqrt(2)))))
+    return b.op("mul", b.op("mul", x, b.const(0.5)), gate)
+
+
+def gelu_tanh(b: SpecBuilder, x: int) -> int:
+    cube = b.op("mul", b.const(0.044715), b.op("pow", x, b.const(3.0)))
+    inner = b.op("mul", b.const(math.sqrt(2 / math.pi)), b.op("add", x, cube))
+    return b.op("mul", b.const(0.5), b.op("mul", x, b.op("add", b.op("tanh", inner), b.const(1.0))))
+
+
+def gelu_tanh_by_products(b: SpecBuilder, x: int) -> int:
+    """As in older models, with float32 literals."""
+    cube = b.op("mul", b.op("mul", b.op("mul", x, x), x), b.const(0.044715))
+    inner = b.op("mul", b.op("add", cube, x), b.const(0.7978845834732056))
+    return b.op("mul", b.op("mul", b.op("add", b.const(1.0), b.op("tanh", inner)), b.const(0.5)), x)
+
+
+@pytest.mark.parametrize(
+    "build, op",
+    [(silu, "silu"), (gelu, "gelu"), (gelu_tanh, "gelu_tanh"), (gelu_tanh_by_products, "gelu_tanh")],
+)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_written_out_activations_are_found(build, op: str, scaled: bool) -> None:
+    b = SpecBuilder(8, 64, BF16)
+    x = b.gemm()
+    if scaled:  # the argument is itself a product
+        x = b.op("mul", x, b.load("scale", Space.COLUMN, BF16))
+    b.output("y", build(b, x), BF16)
+    spec = normalize(b.spec())
+    assert ops(spec) == (["gemm", "load", "mul", op] if scaled else ["gemm", op])
+    gemm, scale = [[-9.0, -3.0, -1.0, -0.25, 0.0, 0.5, 2.0, 6.0]], [[0.75]]
+    before, after = (flat(interpret(s, gemm, scale)[0]) for s in (b.spec(), spec))
+    assert after == pytest.approx(before, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda b, x: b.op("mul", b.op("sigmoid", x), b.op("exp", x)),
+        lambda b, x: b.op("mul", b.op("mul", x, b.const(0.25)), b.op("add", b.op("erf", x), b.const(1.0))),
+        lambda b, x: b.op("mul", b.op("square", x), b.op("sigmoid", x)),
+        lambda b, x: b.op("mul", b.op("mul", b.op("exp", x), x), b.op("sigmoid", x)),
+    ],
+)
+def test_what_only_resembles_an_activation_stays(build) -> None:
+    assert not {"silu", "gelu", "gelu_tanh"} & set(ops(program(build)))
+
+
 # --- what verify and infer refuse -----------------------------------------------------------------------
 
 GEMM = Node("acc", "gemm")
