@@ -10,8 +10,9 @@ from torch import Tensor
 
 from comfuse.generator import catalog
 from comfuse.ops.named import (
+    AB_DTYPES,
     constant_when_traced,
-    count_gradient_fallback,
+    differentiable,
     explain,
     needs_gradient,
     no_products,
@@ -65,11 +66,17 @@ def fused_gemm_layernorm(
     """
     try:
         if torch.is_grad_enabled() and needs_gradient(x, weight, bias, residual, ln_weight, ln_bias):
-            count_gradient_fallback(_OP)
+            differentiable(
+                _OP,
+                x,
+                weight,
+                {"bias": bias, "ln_weight": ln_weight, "ln_bias": ln_bias},
+                {"residual": residual},
+            )
             return _eager(x, weight, bias, residual, ln_weight, ln_bias, eps)
         n, k = weight.shape
         if k == 0:
-            x, weight, k = no_products(x, weight)
+            x, weight, k = no_products(_OP, x, weight)
         key = (
             n,
             k,
@@ -100,7 +107,7 @@ def _text(
 ) -> str:
     names = {"bias": bias, "residual": residual, "ln_weight": ln_weight, "ln_bias": ln_bias}
     operands = {name: None if value is None else SPEC_DTYPES[value] for name, value in names.items()}
-    return catalog.layernorm(n, k, SPEC_DTYPES[dtype], **operands).text()
+    return catalog.layernorm(n, k, AB_DTYPES[dtype], **operands).text()
 
 
 def _eager(

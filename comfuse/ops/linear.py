@@ -11,8 +11,9 @@ from torch import Tensor
 from comfuse.errors import ArgumentError
 from comfuse.generator import catalog
 from comfuse.ops.named import (
+    AB_DTYPES,
     constant_when_traced,
-    count_gradient_fallback,
+    differentiable,
     explain,
     needs_gradient,
     no_products,
@@ -62,11 +63,11 @@ def fused_gemm(
     """
     try:
         if torch.is_grad_enabled() and needs_gradient(x, weight, bias, residual):
-            count_gradient_fallback(_OP)
+            differentiable(_OP, x, weight, {"bias": bias}, {"residual": residual})
             return _eager(x, weight, bias, activation, residual)
         n, k = weight.shape
         if k == 0:
-            x, weight, k = no_products(x, weight)
+            x, weight, k = no_products(_OP, x, weight)
         key = (
             n,
             k,
@@ -96,7 +97,7 @@ def _remember(key: tuple[object, ...]) -> str:
 def _text(n: int, k: int, dtype: torch.dtype, bias: _Dtype, activation: str | None, residual: _Dtype) -> str:
     names = {"bias": bias, "residual": residual}
     operands = {name: None if value is None else SPEC_DTYPES[value] for name, value in names.items()}
-    return catalog.linear(n, k, SPEC_DTYPES[dtype], activation=activation, **operands).text()
+    return catalog.linear(n, k, AB_DTYPES[dtype], activation=activation, **operands).text()
 
 
 def _eager(

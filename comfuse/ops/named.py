@@ -7,7 +7,7 @@ anything on this path fails, :func:`explain` looks at the arguments again, by th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -15,13 +15,14 @@ from torch import Tensor
 
 from comfuse import fallbacks
 from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from comfuse.generator.spec import DType
 from comfuse.ops.resolver import translate
 from comfuse.reference import SPEC_DTYPES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_AB_DTYPES = (torch.bfloat16, torch.float16)
-_OPERAND_DTYPES = tuple(SPEC_DTYPES)
+#: Element types of x and weight.
+AB_DTYPES: dict[torch.dtype, DType] = {torch.bfloat16: DType.BF16, torch.float16: DType.FP16}
 
 
 def constant_when_traced(function: F) -> F:
@@ -34,8 +35,13 @@ def constant_when_traced(function: F) -> F:
 
 
 @constant_when_traced
-def count_gradient_fallback(op: str) -> bool:
-    """Counts a call that needs gradients; under torch.compile, one a trace."""
+def _count_no_products(op: str) -> bool:
+    fallbacks.record(op, "K is 0: a kernel multiplies eight zeros instead")
+    return True
+
+
+@constant_when_traced
+def _count_gradient(op: str) -> bool:
     fallbacks.record(
         op,
         "an input requires a gradient: there are no kernels for it yet; use torch.no_grad() to infer",
@@ -50,10 +56,25 @@ def needs_gradient(*tensors: Tensor | None) -> bool:
     return False
 
 
-def no_products(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, int]:
+def differentiable(
+    op: str, x: Tensor, weight: Tensor, rows: dict[str, Tensor | None], tiles: dict[str, Tensor | None]
+) -> None:
+    """Checks and counts a call that is about to run torch's own ops for its gradients.
+
+    Under torch.compile it counts once a trace.
+    """
+    fault = _fault(op, x, weight, rows, tiles)
+    if fault is not None:
+        raise fault
+    _count_gradient(op)
+
+
+def no_products(op: str, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, int]:
     """``x``, ``weight`` and K where K is 0: eight zeros a row, whose products sum to the same."""
     if x.shape[-1] != 0:
         return x, weight, 0  # a fault, which the checks find
+    if x.is_cuda:
+        _count_no_products(op)
     return x.new_zeros(*x.shape[:-1], 8), weight.new_zeros(weight.shape[0], 8), 8
 
 
@@ -92,8 +113,8 @@ def _fault(op: str, x: Any, weight: Any, rows: dict[str, Any], tiles: dict[str, 
         hint = "transpose it" if x.shape[-1] == n else ""
         allowed = f"(N, K) with K = {x.shape[-1]}, the last dimension of x"
         return ShapeError(op, "weight", f"of shape {tuple(weight.shape)}", allowed, hint)
-    if x.dtype not in _AB_DTYPES:
-        return DTypeError(op, "x", str(x.dtype), _names(_AB_DTYPES), "convert it with x.to(torch.bfloat16)")
+    if x.dtype not in AB_DTYPES:
+        return DTypeError(op, "x", str(x.dtype), _names(AB_DTYPES), "convert it with x.to(torch.bfloat16)")
     if weight.dtype != x.dtype:
         return DTypeError(op, "weight", str(weight.dtype), f"x's dtype, {x.dtype}", "convert one of them")
     if weight.device != x.device:
@@ -101,8 +122,8 @@ def _fault(op: str, x: Any, weight: Any, rows: dict[str, Any], tiles: dict[str, 
     for name, tensor in operands.items():
         if tensor.device != x.device:
             return _device(op, name, tensor, x)
-        if tensor.dtype not in _OPERAND_DTYPES:
-            return DTypeError(op, name, str(tensor.dtype), _names(_OPERAND_DTYPES))
+        if tensor.dtype not in SPEC_DTYPES:
+            return DTypeError(op, name, str(tensor.dtype), _names(SPEC_DTYPES))
         allowed = (n,) if name in rows else (*x.shape[:-1], n)
         if tuple(tensor.shape) != allowed and not _is_flat(name in tiles, tensor, x, n):
             return ShapeError(op, name, f"of shape {tuple(tensor.shape)}", str(tuple(allowed)))
@@ -118,5 +139,5 @@ def _device(op: str, name: str, tensor: Tensor, x: Tensor) -> DeviceError:
     return DeviceError(op, name, f"on {tensor.device}", f"x's device, {x.device}", "move it there")
 
 
-def _names(dtypes: tuple[torch.dtype, ...]) -> str:
+def _names(dtypes: Iterable[torch.dtype]) -> str:
     return ", ".join(str(dtype) for dtype in dtypes)

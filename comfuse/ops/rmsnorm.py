@@ -12,8 +12,9 @@ from torch import Tensor
 from comfuse.errors import ArgumentError
 from comfuse.generator import catalog
 from comfuse.ops.named import (
+    AB_DTYPES,
     constant_when_traced,
-    count_gradient_fallback,
+    differentiable,
     explain,
     needs_gradient,
     no_products,
@@ -75,11 +76,11 @@ def fused_gemm_rmsnorm(
     """
     try:
         if torch.is_grad_enabled() and needs_gradient(x, weight, bias, residual, rms_weight):
-            count_gradient_fallback(_OP)
+            differentiable(_OP, x, weight, {"bias": bias, "rms_weight": rms_weight}, {"residual": residual})
             return _eager(x, weight, bias, residual, rms_weight, eps, weight_offset, residual_position)
         n, k = weight.shape
         if k == 0:
-            x, weight, k = no_products(x, weight)
+            x, weight, k = no_products(_OP, x, weight)
         key = (
             n,
             k,
@@ -120,7 +121,7 @@ def _text(
 ) -> str:
     names = {"bias": bias, "residual": residual, "rms_weight": rms_weight}
     operands = {name: None if value is None else SPEC_DTYPES[value] for name, value in names.items()}
-    spec = catalog.rmsnorm(n, k, SPEC_DTYPES[dtype], residual_position=residual_position, **operands)
+    spec = catalog.rmsnorm(n, k, AB_DTYPES[dtype], residual_position=residual_position, **operands)
     return spec.text()
 
 

@@ -291,6 +291,26 @@ def test_errors_name_the_norm_s_vectors(argument: str) -> None:
         ops.fused_gemm_layernorm(**arguments)
 
 
+@every_case
+def test_float32_is_refused_also_where_all_agree(case: Case) -> None:
+    arguments = case.arguments((4,), FP32, FP32)
+    for grad in (False, True):
+        with pytest.raises(
+            DTypeError, match=r"x is torch\.float32; allowed: torch\.bfloat16, torch\.float16"
+        ):
+            case.op(**(arguments | {"weight": arguments["weight"].requires_grad_(grad)}), **case.options)
+    assert not fallbacks.counts()
+
+
+def test_nothing_is_broadcast_on_the_way_to_gradients() -> None:
+    arguments = CASES[1].arguments((2, 6), BF16, BF16)
+    arguments["weight"].requires_grad_()
+    with pytest.raises(ShapeError, match=r"bias is of shape \(1,\); allowed: \(48,\)"):
+        ops.fused_gemm_layernorm(**(arguments | {"bias": arguments["bias"][:1]}))
+    with pytest.raises(ShapeError, match=r"residual is of shape \(1, 6, 48\); allowed: \(2, 6, 48\)"):
+        ops.fused_gemm_layernorm(**(arguments | {"residual": arguments["residual"][:1]}))
+
+
 def test_a_weight_on_its_side_is_recognised() -> None:
     with pytest.raises(ShapeError, match="transpose it"):
         ops.fused_gemm(torch.zeros(4, K).bfloat16(), torch.zeros(K, N).bfloat16())
