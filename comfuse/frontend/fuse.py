@@ -102,13 +102,13 @@ class FusedFunction:
 
     def _key(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """Calls with equal keys take one route."""
-        device = next((x.device.type for x in args if isinstance(x, torch.Tensor)), "cpu")
+        device = "cuda" if any(isinstance(x, torch.Tensor) and x.is_cuda for x in args) else "cpu"
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         return (autocast, *(self._key_of(x) for x in args))
 
     def _key_of(self, x: Any) -> tuple[Any, ...]:
         if isinstance(x, torch.Tensor):
-            return x.dtype, x.shape
+            return x.dtype, x.shape, x.is_cuda
         if isinstance(x, float):
             return float, x if self._floats_matter else None
         return type(x), x if isinstance(x, CONSTANT_TYPES) else None

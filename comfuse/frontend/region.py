@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
@@ -52,6 +53,8 @@ class TracedRegion:
         structure: how the function packs them.
         lead: the leading dimensions of A when it was traced.
         dtypes: of the tensor arguments; None for the others.
+        shapes: of the operands, in the order of the spec.
+        forms: which of :func:`_row_shapes` each operand has; None: it has its shape for every number of rows.
         constants: position and value of each argument that is built into the spec.
         any_rows: True if the function means the same for every number of rows; False if it reads the number
             itself (``x / x.shape[0]``, ``x.view(8, 128, -1)``): then the spec holds for ``lead`` alone.
@@ -64,6 +67,8 @@ class TracedRegion:
     structure: pytree.TreeSpec
     lead: tuple[int, ...]
     dtypes: tuple[torch.dtype | None, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    forms: tuple[int | None, ...]
     constants: tuple[tuple[int, Any], ...] = ()
     any_rows: bool = True
 
@@ -104,11 +109,12 @@ class TracedRegion:
         if tuple(b.shape) != (n, k):
             raise self._shape(low.b, b, f"({n}, {k})")
         operands = []
-        for i, space in low.operands:
-            shape = _operand_shape(space, lead, n)
-            if args[i].numel() != math.prod(shape):
-                raise self._shape(i, args[i], f"{tuple(shape)} or a view of it, for {name_lead(self, lead)}")
-            operands.append(args[i] if args[i].shape == shape else args[i].reshape(shape))
+        for (i, space), shape, form in zip(low.operands, self.shapes, self.forms, strict=True):
+            expected = shape if form is None else _row_shapes(space, lead, n)[form]
+            if tuple(args[i].shape) != expected:
+                raise self._shape(i, args[i], f"{expected}, where {self.names[low.a]} has {tuple(a.shape)}")
+            wanted = _op_shape(space, lead, n)
+            operands.append(args[i] if expected == wanted else args[i].reshape(wanted))
         for i, dtype in enumerate(self.dtypes):
             if dtype is not None and args[i].dtype is not dtype:
                 raise DTypeError(
@@ -137,10 +143,6 @@ class TracedRegion:
         return ShapeError("call", self.names[position], f"of shape {tuple(got.shape)}", allowed)
 
 
-def name_lead(region: TracedRegion, lead: Sequence[int]) -> str:
-    return f"{region.names[region.lowered.a]} with leading dimensions {tuple(lead)}"
-
-
 def trace_region(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
     """Captures and lowers ``fn(*inputs)``, and does so for other numbers of rows too, to see if they matter.
 
@@ -149,14 +151,11 @@ def trace_region(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
         TraceError: a function that is not one fused kernel.
     """
     region = _trace(fn, inputs)
-    others = _other_rows(region, inputs)
-    if others is None:
-        return replace(region, any_rows=False)
     try:
-        other = _trace(fn, others)
+        other = _trace(fn, _other_rows(region, inputs))
     except TraceError:
         return replace(region, any_rows=False)
-    same = (other.spec, other.outputs) == (region.spec, region.outputs)
+    same = (other.spec, other.outputs, other.forms) == (region.spec, region.outputs, region.forms)
     return region if same else replace(region, any_rows=False)
 
 
@@ -164,14 +163,20 @@ def _trace(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
     captured = capture(fn, inputs)
     lowered = lower(captured)
     lead = tuple(inputs[lowered.a].shape[:-1])
+    shapes = tuple(tuple(inputs[i].shape) for i, _ in lowered.operands)
     return TracedRegion(
         spec=lowered.spec,
         names=captured.names,
         lowered=lowered,
-        outputs=tuple(_form(i, shape, lead, lowered.spec) for i, shape in lowered.outputs),
+        outputs=tuple(_output_form(i, shape, lead, lowered.spec) for i, shape in lowered.outputs),
         structure=captured.structure,
         lead=lead,
         dtypes=tuple(x.dtype if isinstance(x, torch.Tensor) else None for x in inputs),
+        shapes=shapes,
+        forms=tuple(
+            _form_of(shape, _row_shapes(space, lead, lowered.spec.n))
+            for shape, (_, space) in zip(shapes, lowered.operands, strict=True)
+        ),
         constants=tuple(
             (i, x)
             for i, x in enumerate(inputs)
@@ -180,7 +185,7 @@ def _trace(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
     )
 
 
-def _form(index: int, shape: tuple[int, ...], lead: tuple[int, ...], spec: FusedSpec) -> OutputForm:
+def _output_form(index: int, shape: tuple[int, ...], lead: tuple[int, ...], spec: FusedSpec) -> OutputForm:
     m = math.prod(lead)
     node = spec.outputs[index]
     for form, expected in (
@@ -200,39 +205,42 @@ def _form(index: int, shape: tuple[int, ...], lead: tuple[int, ...], spec: Fused
     )
 
 
-def _operand_shape(space: Space, lead: Sequence[int], n: int) -> tuple[int, ...]:
+def _op_shape(space: Space, lead: Sequence[int], n: int) -> tuple[int, ...]:
+    """The shape in which the op gets an operand."""
     if space is Space.TILE:
         return (*lead, n)
     return (n,) if space is Space.ROW else tuple(lead)
 
 
-def _other_rows(region: TracedRegion, inputs: Sequence[Any]) -> list[Any] | None:
-    """Inputs like these with other leading dimensions; None if an argument's rows cannot be told."""
+def _row_shapes(space: Space, lead: Sequence[int], n: int) -> tuple[tuple[int, ...], ...]:
+    """The shapes in which a function may get an operand that varies over the rows."""
+    m = math.prod(lead)
+    if space is Space.TILE:
+        return ((*lead, n), (m, n))
+    if space is Space.COLUMN:
+        return ((*lead, 1), tuple(lead), (m, 1), (m,))
+    return ()
+
+
+def _form_of(shape: tuple[int, ...], forms: tuple[tuple[int, ...], ...]) -> int | None:
+    return forms.index(shape) if shape in forms else None
+
+
+def _other_rows(region: TracedRegion, inputs: Sequence[Any]) -> list[Any]:
+    """Inputs like these with other leading dimensions."""
     low, n = region.lowered, region.spec.n
     lead = tuple(d + 2 * i + 3 for i, d in enumerate(region.lead))
     if math.prod(lead) == n:
-        lead = (*lead[:-1], lead[-1] + 1) if lead else lead
-    old, new = math.prod(region.lead), math.prod(lead)
+        lead = (*lead[:-1], lead[-1] + 1)
     others = [_like(x, tuple(x.shape)) if isinstance(x, torch.Tensor) else x for x in inputs]
     others[low.a] = _like(inputs[low.a], (*lead, region.spec.k))
-    for i, space in low.operands:
-        if space is Space.ROW:
-            continue
-        tail = (n,) if space is Space.TILE else ()
-        shape = tuple(inputs[i].shape)
-        for before, after in (
-            ((*region.lead, *tail), (*lead, *tail)),
-            ((old, *tail), (new, *tail)),
-            ((*region.lead, 1), (*lead, 1)),
-            ((old, 1), (new, 1)),
-        ):
-            if shape == before:
-                others[i] = _like(inputs[i], after)
-                break
-        else:
-            return None
+    for (i, space), form in zip(low.operands, region.forms, strict=True):
+        if form is not None and i != low.a and i != low.b:
+            others[i] = _like(inputs[i], _row_shapes(space, lead, n)[form])
     return others
 
 
 def _like(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.empty(shape, dtype=x.dtype, device="meta")
+    """A tensor without memory, on the device of ``x``, since autocast depends on it."""
+    with FakeTensorMode():
+        return torch.empty(shape, dtype=x.dtype, device=x.device)

@@ -177,3 +177,17 @@ def test_unhashable_and_foreign_arguments():
     fused = comfuse.fuse(lambda x, w, extra: F.linear(x, w[0]))
     with pytest.raises(ArgumentError, match="w is a list"):
         fused(x(), [weight()], None)
+
+
+def test_meta_tensors():
+    y = comfuse.fuse(layer_norm)(*(t.to("meta") for t in arguments()))
+    assert (y.device.type, y.shape) == ("meta", (*LEAD, N))
+
+
+def test_wrong_shapes_raise_what_torch_raises():
+    fused = comfuse.fuse(layer_norm)
+    fused(*arguments())
+    args = arguments()
+    args[3] = args[3].transpose(1, 2)
+    with pytest.raises(comfuse.TraceError, match="the function raised RuntimeError"):
+        fused(*args)

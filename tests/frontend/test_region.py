@@ -45,7 +45,14 @@ def test_one_region_serves_every_number_of_rows(lead):
         (1, tensor(N + 8, K), ShapeError, "w is of shape"),
         (2, tensor(N + 8), ShapeError, "bias is of shape"),
         (3, tensor(LEAD[1], N), ShapeError, "residual is of shape"),
-        (4, tensor(*LEAD), None, ""),
+        (
+            3,
+            tensor(LEAD[0], N, LEAD[1]),
+            ShapeError,
+            r"residual is of shape \(2, 16, 3\); allowed: \(2, 3, 16\)",
+        ),
+        (3, tensor(6, N), ShapeError, "residual is of shape"),
+        (4, tensor(*LEAD), ShapeError, "scale is of shape"),
         (4, tensor(1, 1, 1), ShapeError, "scale is of shape"),
         (2, row().float(), DTypeError, "bias is torch.float32; allowed: torch.bfloat16"),
     ],
@@ -54,12 +61,26 @@ def test_bind_checks_the_class(position, other, error, message):
     args = arguments()
     region = trace_region(program, args)
     args[position] = other
-    if error is None:
-        region.bind(args)
-        return
     with pytest.raises(error, match=message):
         region.bind(args)
     assert not region.accepts(args)
+
+
+def test_an_operand_keeps_its_form():
+    def reshaped(x, w, flat, rows, bias):
+        return (F.linear(x, w) + flat.view(x.shape[0], x.shape[1], N)) * rows.view(*x.shape[:-1], 1) + bias
+
+    def inputs(*lead):
+        m = lead[0] * lead[1]
+        return [x(*lead), weight(), tensor(m, N), tensor(m), row().view(1, N)]
+
+    region = trace_region(reshaped, inputs(2, 3))
+    assert region.any_rows
+    assert [tuple(t.shape) for t in region.bind(inputs(4, 5)).operands] == [(4, 5, N), (4, 5), (N,)]
+    for i, shape in ((2, (4, 5, N)), (3, (4, 5)), (4, (N,))):
+        args = inputs(4, 5)
+        args[i] = args[i].view(shape)
+        assert not region.accepts(args)
 
 
 def test_what_is_built_in_is_part_of_the_class():
