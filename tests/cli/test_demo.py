@@ -47,3 +47,32 @@ def test_with_compiler(lines, cache_dir):
     text = "\n".join(lines)
     assert "compiled in" in text
     assert " 0 bytes of spills" in text
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_report_of_a_gpu_run(lines, monkeypatch, wrong):
+    """The part behind the launch, with CPU tensors in place of a card."""
+    from comfuse import timing
+    from comfuse.ops import native
+
+    times = {"cuBLAS, GEMM alone": 50.0, "PyTorch eager": 150.0, "TorchInductor": 80.0, "ComFuse": 60.0}
+
+    def time_interleaved(graphs, rounds):
+        assert list(graphs) == list(times)
+        return {name: timing.Timing(us, us - 1, us + 1) for name, us in times.items()}
+
+    monkeypatch.setattr(demo, "M", 512)
+    monkeypatch.setattr(native, "load", lambda: None)
+    monkeypatch.setattr(timing, "capture", lambda call: call())
+    monkeypatch.setattr(timing, "time_interleaved", time_interleaved)
+    monkeypatch.setattr(torch, "compile", lambda fn, **_: fn)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Card")
+    if wrong:
+        monkeypatch.setattr(demo, "fuse", lambda fn: lambda *inputs: -fn(*inputs))
+    shapes = [(512, demo.K), (demo.N, demo.K), (demo.N,), (512, demo.N), (demo.N,), (demo.N,)]
+    inputs = [torch.randn(shape).bfloat16() for shape in shapes]
+    assert demo._on_gpu(lines.append, inputs, rounds=3, inductor=True) == int(wrong)
+    table = "\n".join(lines)
+    assert "Card, torch" in table
+    assert "59.0 to 61.0    1.20" in table
+    assert "1.33 x as fast as the best other whole program" in table
