@@ -76,8 +76,10 @@ void check_cuda(int error, char const* what) {
 int CudaApi::captured_graph(Stream stream, Graph* graph) const {
   int status;
   unsigned long long id;
+  void const *dependencies, *edges;  // not used, but edges of some kinds make it an error not to ask for them
+  size_t count;
   if (capture_info_12 != nullptr) return capture_info_12(stream, &status, &id, graph, nullptr, nullptr);
-  return capture_info_13(stream, &status, &id, graph, nullptr, nullptr, nullptr);
+  return capture_info_13(stream, &status, &id, graph, &dependencies, &edges, &count);
 }
 
 DeviceGuard::DeviceGuard(int device) {
