@@ -62,7 +62,7 @@ def _kernel(plan: KernelPlan, operands: list[str]) -> list[str]:
             f"cf::Gemm<cf::{plan.spec.dtype.value}, /*N=*/{plan.spec.n}>",
             _schedule(plan),
             f"cf::Cluster<1, {plan.cluster_n}>",
-            f"cf::Stages<{plan.stages}>",
+            f"cf::Stages<{plan.stages}{f', {plan.spec.k}' if plan.resident else ''}>",
             f"cf::TileSlots<{plan.tile_slots}>",
             *lists,
         ],

@@ -34,8 +34,7 @@ def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan
 
 
 def _badness(p: KernelPlan) -> float:
-    shape = TileShape(p.schedule, p.tile_m, p.tile_n, p.cluster_n)
-    return p.predicted_us * cost.caution(p.spec, shape)
+    return p.predicted_us * cost.caution(p.spec, p.shape)
 
 
 @lru_cache(maxsize=256)
@@ -73,6 +72,7 @@ def _consider(
         tile_k=TILE_K,
         cluster_n=shape.cluster_n,
         schedule=shape.schedule,
+        resident=shape.resident,
         stages=stages,
         tile_slots=slots,
         scope=_scope(spec, program, shape),

@@ -70,6 +70,8 @@ def caution(spec: FusedSpec, shape: TileShape) -> float:
 def _launch_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gpu, m: int) -> float:
     """GEMM, hidden epilogues and memory traffic compete, and add as squares."""
     clusters = gpu.processors // shape.cluster_n
+    if shape.resident:
+        clusters = max(1, clusters // shape.clusters_n(spec.n)) * shape.clusters_n(spec.n)
     work = -(-m // shape.tile_m) * shape.clusters_n(spec.n)
     waves = -(-work // clusters)
     mainloop = waves * _mainloop_us(spec, shape, gpu)
@@ -98,7 +100,8 @@ def _mainloop_us(spec: FusedSpec, shape: TileShape, gpu: Gpu) -> float:
         efficiency *= _SINGLE_CTA_EFFICIENCY
     flops = 2.0 * shape.tile_m * shape.tile_n * spec.k
     arithmetic = flops * gpu.processors / (gpu.flops * efficiency)
-    loaded = (shape.tile_m / shape.cluster_n + shape.tile_n) * spec.k * spec.dtype.nbytes
+    rows_loaded = shape.tile_m / shape.cluster_n + (0 if shape.resident else shape.tile_n)
+    loaded = rows_loaded * spec.k * spec.dtype.nbytes
     return 1e6 * max(arithmetic, loaded * gpu.processors / gpu.l2_bandwidth)
 
 

@@ -47,10 +47,12 @@ class TileShape:
     tile_m: int
     tile_n: int
     cluster_n: int  # CTAs that share the rows of A
+    resident: bool = False  # B's tile stays in shared memory for the life of the CTA; for small K
 
     @property
     def label(self) -> str:
-        return f"{self.schedule} {self.tile_m}x{self.tile_n}x{TILE_K}, cluster 1x{self.cluster_n}"
+        text = f"{self.schedule} {self.tile_m}x{self.tile_n}x{TILE_K}, cluster 1x{self.cluster_n}"
+        return f"{text}, B resident" if self.resident else text
 
     @property
     def rows_of_warpgroup(self) -> int:
@@ -66,9 +68,12 @@ class TileShape:
         return -(-self.tiles_n(n) // self.cluster_n)
 
 
-SHAPES: tuple[TileShape, ...] = tuple(
-    TileShape(schedule, 128, tile_n, cluster_n)
-    for schedule, tile_n in (
+def _shapes(*tiles: tuple[str, int], resident: bool = False) -> tuple[TileShape, ...]:
+    return tuple(TileShape(name, 128, tile_n, c, resident) for name, tile_n in tiles for c in (1, 2))
+
+
+SHAPES: tuple[TileShape, ...] = (
+    *_shapes(
         ("pingpong", 64),
         ("pingpong", 128),
         ("pingpong", 192),
@@ -76,8 +81,8 @@ SHAPES: tuple[TileShape, ...] = tuple(
         ("cooperative", 64),
         ("cooperative", 128),
         ("cooperative", 256),
-    )
-    for cluster_n in (1, 2)
+    ),
+    *_shapes(("pingpong", 128), ("pingpong", 192), ("cooperative", 256), resident=True),
 )
 
 
@@ -96,6 +101,7 @@ class KernelPlan:
     tile_k: int
     cluster_n: int
     schedule: str  # a key of SCHEDULES
+    resident: bool  # B's tile stays in shared memory; the stages hold A alone
     stages: int
     tile_slots: int
     scope: str
@@ -106,6 +112,11 @@ class KernelPlan:
     gpu: str
     predicted_us: float  # for the M that was asked for
     floor_us: float  # no kernel can be faster: arithmetic or memory traffic alone
+
+    @property
+    def shape(self) -> TileShape:
+        """The tile shape, as candidates and refusals name it."""
+        return TileShape(self.schedule, self.tile_m, self.tile_n, self.cluster_n, self.resident)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,13 @@ def operand_count(spec: FusedSpec, space: Space) -> int:
 
 
 def stage_bytes(shape: TileShape) -> int:
-    """One step of the GEMM: a block of A and one of B, 16-bit elements."""
-    return (shape.tile_m + shape.tile_n) * TILE_K * 2
+    """One step of the GEMM: a block of A and, unless B is resident, one of B; 16-bit elements."""
+    return (shape.tile_m + (0 if shape.resident else shape.tile_n)) * TILE_K * 2
+
+
+def resident_bytes(spec: FusedSpec, shape: TileShape) -> int:
+    """B's tile over all of K, if it stays."""
+    return -(-spec.k // TILE_K) * shape.tile_n * TILE_K * 2 if shape.resident else 0
 
 
 def slot_bytes(spec: FusedSpec) -> int:
@@ -38,16 +43,20 @@ def vector_bytes(spec: FusedSpec, shape: TileShape) -> int:
 
 
 def barrier_bytes(shape: TileShape, stages: int, slots: int) -> int:
-    """A full and an empty barrier for each stage, each warpgroup's slot, each team's vectors."""
+    """A full and an empty barrier for each stage, each slot, each team's vectors."""
     schedule = SCHEDULES[shape.schedule]
-    return 2 * (stages + schedule.warpgroups * slots + schedule.teams) * 8
+    return 2 * (stages + schedule.team_size * slots + schedule.teams) * 8
 
 
 def shared_bytes(spec: FusedSpec, shape: TileShape, stages: int, slots: int) -> int:
-    """Shared memory of a kernel; ``slots`` counts one warpgroup's."""
+    """Shared memory of a kernel.
+
+    Each member of a team has a ring of ``slots``, for its own rows; both teams use it in turn.
+    """
     return (
-        stages * stage_bytes(shape)
-        + SCHEDULES[shape.schedule].warpgroups * slots * slot_bytes(spec)
+        resident_bytes(spec, shape)
+        + stages * stage_bytes(shape)
+        + SCHEDULES[shape.schedule].team_size * slots * slot_bytes(spec)
         + vector_bytes(spec, shape)
         + barrier_bytes(shape, stages, slots)
     )

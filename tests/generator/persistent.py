@@ -1,8 +1,9 @@
 """A simulation of the persistent schedule, for the question whether it can deadlock.
 
 It knows what the device code does in which order (csrc/include/comfuse/sm90/kernel.hpp), and nothing of
-time: every agent advances as far as it can, until all are done or none can move.  Agents of a CTA are
-its producer of GEMM operands, its producer of tile operands and its consumer warpgroups.
+time: every agent advances as far as it can, until all are done or none can move.  No step of one agent
+ever takes away what another waits for, so the order in which they move does not matter.  Agents of a CTA
+are its producer of GEMM operands, its producer of tile operands and its consumer warpgroups.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Machine:
     phases: int
     stages: int = 2  # of the GEMM's ring, in K blocks
     k_blocks: int = 3
-    slots: int = 1  # of a warpgroup's ring of tile operands
+    slots: int = 1  # of a ring of tile operands; each member of a team has one, for its rows
     loads: tuple[int, ...] = ()  # pieces of tile operands that each phase reads
 
     @property
@@ -53,7 +54,7 @@ class Cta:
     piece_item: int = 0  # progress of the producer of tile operands
     piece_phase: int = 0
     pieces_of_phase: int = 0
-    arrived: list[int] = field(default_factory=lambda: [0, 0])  # pieces in each warpgroup's ring, ever
+    arrived: list[int] = field(default_factory=lambda: [0, 0])  # pieces in each ring, ever
     consumed: list[int] = field(default_factory=lambda: [0, 0])
     gemms_done: int = 0  # items whose GEMM is finished, in order
     item_of: list[int] = field(default_factory=lambda: [0, 1])  # the item that each warpgroup works on
@@ -72,6 +73,10 @@ class Cta:
     @property
     def step(self) -> int:
         return 2 if self.machine.schedule == "pingpong" else 1
+
+    def ring_of(self, warpgroup: int) -> int:
+        """In pingpong both teams use one ring, in turn; in cooperative each warpgroup has its own."""
+        return 0 if self.machine.schedule == "pingpong" else warpgroup
 
     def done(self) -> bool:
         return all(item >= len(self.tiles) for item in self.item_of)
@@ -112,7 +117,7 @@ class Simulation:
         return True
 
     def _produce_pieces(self, cta: Cta) -> bool:
-        """One piece of a tile operand for each warpgroup concerned; strictly in the order of items."""
+        """One piece of a tile operand in each ring; strictly in the order of items."""
         if cta.piece_item >= len(cta.tiles):
             return False
         if cta.pieces_of_phase >= self.machine.loads_of(cta.piece_phase):
@@ -122,7 +127,7 @@ class Simulation:
                 cta.piece_phase = 0
                 cta.piece_item += 1
             return True
-        concerned = [cta.piece_item % 2] if self.machine.schedule == "pingpong" else [0, 1]
+        concerned = {cta.ring_of(w) for w in (0, 1)}
         if any(cta.arrived[w] - cta.consumed[w] >= self.machine.slots for w in concerned):
             return False
         for w in concerned:
@@ -138,13 +143,15 @@ class Simulation:
             return False
         if not cta.in_epilogue[w]:
             return self._multiply(cta, w, item)
-        tile, phase = cta.tiles[item], cta.phase_of[w]
+        tile, phase, ring = cta.tiles[item], cta.phase_of[w], cta.ring_of(w)
+        if sum(self.machine.loads) and cta.consumed[ring] < item * sum(self.machine.loads):
+            return False  # the team of the item before has not yet taken its last piece
         if cta.read_of[w] == 0 and phase > 0 and not self._row_group_has(tile, phase - 1):
             return False
         if cta.read_of[w] < self.machine.loads_of(phase):
-            if cta.arrived[w] == cta.consumed[w]:
+            if cta.arrived[ring] == cta.consumed[ring]:
                 return False
-            cta.consumed[w] += 1
+            cta.consumed[ring] += 1
             cta.read_of[w] += 1
             return True
         self.published[tile, phase] = self.published.get((tile, phase), 0) + 1

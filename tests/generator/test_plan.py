@@ -173,7 +173,8 @@ def test_each_shape_constraint_has_a_case() -> None:
     for i in range(16):
         y = columns.op("add", y, columns.load(f"c{i}", Space.COLUMN, BF16))
     columns.output("y", y, BF16)
-    cases = [layernorm(64, 64), layernorm(33792, 64), tiles.spec(), columns.spec()]
+    huge = catalog.linear(1 << 20, 64, BF16)
+    cases = [layernorm(64, 64), layernorm(33792, 64), tiles.spec(), columns.spec(), huge]
     seen = {r.constraint for spec in cases for r in refusals(spec).values()}
     assert seen == {check.__name__ for check in rules.SHAPE_CONSTRAINTS}
 
@@ -205,7 +206,7 @@ def test_plans_keep_their_budgets(spec: FusedSpec, n: int, gpu: str) -> None:
             assert c.reason
             assert c.constraint
             continue
-        shape = TileShape(c.schedule, c.tile_m, c.tile_n, c.cluster_n)
+        shape = c.shape
         assert shape in SHAPES
         assert c.stages >= memory.MIN_STAGES
         assert c.shared_bytes == memory.shared_bytes(c.spec, shape, c.stages, c.tile_slots)
@@ -234,8 +235,7 @@ def test_stages_yield_to_the_slots_that_a_phase_needs() -> None:
         y = b.op("add", y, b.load(f"t{i}", Space.TILE, FP32))
     b.output("y", y, BF16)
     for p in plans(b.spec()):
-        shape = TileShape(p.schedule, p.tile_m, p.tile_n, p.cluster_n)
-        assert p.tile_slots >= memory.needed_slots(p.program, shape)
+        assert p.tile_slots >= memory.needed_slots(p.program, p.shape)
 
 
 # --- the device side ------------------------------------------------------------------------------------

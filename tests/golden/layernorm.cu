@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_bbefe96e
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_f3c4ae12
 //   x = a @ b.T + bias + residual
 //   y = (x - mean(x)) * rsqrt(var(x) + eps) * ln_weight + ln_bias
 #include <comfuse/sm90/fused_gemm.hpp>
@@ -26,7 +26,7 @@ using Phase1 =
 
 using Kernel =
     cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/1024>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
-                        cf::Stages<5>, cf::TileSlots<4>, cf::Operands<bias, residual, ln_weight, ln_bias>,
+                        cf::Stages<6>, cf::TileSlots<4>, cf::Operands<bias, residual, ln_weight, ln_bias>,
                         cf::Program<Phase0, Phase1>>;
 }  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_bbefe96e, Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_f3c4ae12, Kernel)
