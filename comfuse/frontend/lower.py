@@ -24,7 +24,17 @@ from comfuse.frontend.capture import Captured
 from comfuse.frontend.errors import TraceError
 from comfuse.frontend.handlers import CONSTANTS, ELEMENTWISE, REDUCTIONS, explain_unknown
 from comfuse.frontend.names import rename
-from comfuse.frontend.placing import DTYPES, Frame, Value, classify, frame_of, misfit, natural_shape
+from comfuse.frontend.placing import (
+    DTYPES,
+    Frame,
+    Result,
+    Value,
+    classify,
+    frame_of,
+    misfit,
+    natural_shape,
+    with_shapes,
+)  # fmt: skip
 from comfuse.frontend.source import value_names
 from comfuse.frontend.views import arguments, dtype_of, name_of, refuse, shape_of
 from comfuse.generator import ops
@@ -41,8 +51,6 @@ _GEMMS = {
     aten.bmm.default: (0, 1),
 }
 _EXPANDS = {aten.expand.default, aten.broadcast_to.default}
-
-Result = Value | tuple[Value | None, ...]
 
 
 @dataclass(frozen=True)
@@ -175,9 +183,7 @@ class Lowering:
 
     def _lower_gemm(self, node: torch.fx.Node) -> Value:
         if self._gemm is not None:
-            raise refuse(
-                node, f"a second matrix product; a kernel holds one, and {self._gemm.name} comes first"
-            )
+            raise refuse(node, f"a second matrix product; a kernel holds one, here {self._gemm.name}")
         left, right = (node.args[i] for i in _GEMMS[node.target])
         assert isinstance(left, torch.fx.Node)
         assert isinstance(right, torch.fx.Node)
@@ -227,7 +233,7 @@ class Lowering:
         if node.target in views.CASTS:
             return self._cast(node, self._env[node.args[0]])  # type: ignore[index,arg-type]
         if node.target in REDUCTIONS:
-            return _with_shapes(REDUCTIONS[node.target](self, node), node)
+            return with_shapes(REDUCTIONS[node.target](self, node), node)
         if node.target not in ELEMENTWISE:
             raise refuse(node, explain_unknown(node))
         _check_dtype(node)
@@ -247,9 +253,7 @@ class Lowering:
         if value.space is Space.SCALAR or shape_of(node) == shape_of(source):
             return value
         if value.shape != shape_of(source):
-            raise refuse(
-                node, f"it reshapes {name_of(source)}, a broadcast of {value.shape}: reshape before that"
-            )
+            raise refuse(node, f"it reshapes {name_of(source)}, a broadcast of {value.shape}: do it before")
         return dataclasses.replace(value, shape=shape_of(node))
 
     def _cast(self, node: torch.fx.Node, value: Value) -> Value:
@@ -387,16 +391,6 @@ class Lowering:
                 f"it is returned as {dtype_of(node)}; allowed: bfloat16, float16, float32: convert it",
             )
         return value
-
-
-def _with_shapes(result: Result, node: torch.fx.Node) -> Result:
-    """The result of a reduction with the shapes it has in the graph (keepdim or not)."""
-    if isinstance(result, Value):
-        return dataclasses.replace(result, shape=shape_of(node))
-    return tuple(
-        None if value is None else dataclasses.replace(value, shape=tuple(tensor.shape))
-        for value, tensor in zip(result, node.meta["val"], strict=True)
-    )
 
 
 def _check_dtype(node: torch.fx.Node) -> None:

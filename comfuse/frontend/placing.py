@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from comfuse.frontend.views import shape_of
 from comfuse.generator.spec import DType, Space
 
 Shape = tuple[int, ...]
@@ -25,6 +27,10 @@ class Value:
     node: int
     space: Space
     shape: Shape
+
+
+# Of operators with several results, with None for one that a kernel does not have.
+Result = Value | tuple[Value | None, ...]
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,16 @@ def misfit(value: Value, frame: Frame, n: int) -> str:
     return (
         f"does not line up with the rows and columns of the GEMM's result (N = {n}) when it is broadcast to "
         f"{frame.shape}{hint}"
+    )
+
+
+def with_shapes(result: Result, node: torch.fx.Node) -> Result:
+    """The result of a reduction with the shapes it has in the graph (keepdim or not)."""
+    if isinstance(result, Value):
+        return dataclasses.replace(result, shape=shape_of(node))
+    return tuple(
+        None if value is None else dataclasses.replace(value, shape=tuple(tensor.shape))
+        for value, tensor in zip(result, node.meta["val"], strict=True)
     )
 
 
