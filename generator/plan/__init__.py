@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from comfuse.generator.plan.choose import candidates, plan
+from comfuse.generator.plan.choose import candidates, force, plan
 from comfuse.generator.plan.gpus import GPUS, Gpu
 from comfuse.generator.plan.kernel_plan import SCHEDULES, SHAPES, KernelPlan, Refusal, Schedule, TileShape
 
@@ -16,5 +16,6 @@ __all__ = [
     "Schedule",
     "TileShape",
     "candidates",
+    "force",
     "plan",
 ]

@@ -33,6 +33,21 @@ def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan
     return min(plans, key=_badness)  # the first of equals
 
 
+def force(spec: FusedSpec, shape: TileShape, gpu: str = "h200", m: int | None = None) -> KernelPlan:
+    """The plan of one tile shape, for tuning and for the bench.
+
+    Raises:
+        SpecError: the spec is malformed.
+        PlanError: this shape cannot run it.
+    """
+    for candidate in candidates(spec, gpu, m):
+        if candidate.shape == shape:
+            if isinstance(candidate, Refusal):
+                raise PlanError(f"{shape.label}: {candidate.reason}")
+            return candidate
+    raise PlanError(f"{shape.label} is none of the planner's: {', '.join(s.name for s in SHAPES)}")
+
+
 def _badness(p: KernelPlan) -> float:
     return p.predicted_us * cost.caution(p.spec, p.shape)
 

@@ -50,6 +50,11 @@ class TileShape:
     resident: bool = False  # B's tile stays in shared memory for the life of the CTA; for small K
 
     @property
+    def name(self) -> str:
+        """Short and unique, e.g. ``pingpong-128x192-c2``."""
+        return f"{self.schedule}-{self.tile_m}x{self.tile_n}-c{self.cluster_n}" + "-resident" * self.resident
+
+    @property
     def label(self) -> str:
         text = f"{self.schedule} {self.tile_m}x{self.tile_n}x{TILE_K}, cluster 1x{self.cluster_n}"
         return f"{text}, B resident" if self.resident else text

@@ -24,6 +24,7 @@ from comfuse.generator.plan import (
     TileShape,
     candidates,
     cost,
+    force,
     memory,
     plan,
 )
@@ -116,6 +117,28 @@ def test_decisions_say_where_values_live() -> None:
     said = plan(layernorm(1024, 1024)).decisions
     assert "x is kept in the accumulators from phase 0 on" in said
     assert any("8 tiles of a row block exchange partials" in line for line in said)
+
+
+def test_forced_shapes() -> None:
+    spec = layernorm(4096, 512)
+    assert len({shape.name for shape in SHAPES}) == len(SHAPES)
+    for candidate in candidates(spec):
+        if isinstance(candidate, KernelPlan):
+            assert force(spec, candidate.shape) is candidate
+        else:
+            with pytest.raises(PlanError, match=re.escape(candidate.reason)):
+                force(spec, candidate.shape)
+    with pytest.raises(PlanError, match="pingpong 128x32x64, cluster 1x1 is none of the planner's"):
+        force(spec, TileShape("pingpong", 128, 32, 1))
+
+
+def test_resident_b_is_planned_where_k_is_small() -> None:
+    shape = TileShape("pingpong", 128, 128, 2, resident=True)
+    small = force(layernorm(512, 256), shape)
+    assert small.stages >= memory.GOOD_STAGES
+    assert small.shared_bytes > 256 * 128 * 2 + small.stages * 128 * 64 * 2
+    with pytest.raises(PlanError, match="shared memory"):
+        force(layernorm(512, 4096), shape)
 
 
 # --- constraints ----------------------------------------------------------------------------------------
