@@ -60,14 +60,19 @@ __device__ __forceinline__ float from_float<float>(float x) {
   return x;
 }
 
-// Two neighbouring elements, at an address aligned for both.
+// The elements of 16 bytes of memory.
+__device__ __forceinline__ void load_block(float const* p, float (&x)[4]) {
+  float4 const v = *reinterpret_cast<float4 const*>(p);
+  x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+}
 template <class T>
-__device__ __forceinline__ float2 load_pair(T const* p) {
-  if constexpr (sizeof(T) == 4) {
-    return *reinterpret_cast<float2 const*>(p);
-  } else {
-    uint32_t const bits = *reinterpret_cast<uint32_t const*>(p);
-    return make_float2(Pair<T>::first(bits), Pair<T>::second(bits));
+__device__ __forceinline__ void load_block(T const* p, float (&x)[8]) {
+  uint4 const v = *reinterpret_cast<uint4 const*>(p);
+  uint32_t const bits[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    x[2 * i] = Pair<T>::first(bits[i]);
+    x[2 * i + 1] = Pair<T>::second(bits[i]);
   }
 }
 

@@ -95,11 +95,9 @@ template <int M, int N>
 struct Cluster {
   static constexpr int ClusterM = M, ClusterN = N;
 };
-// The ring of K blocks.  With ResidentK > 0, K itself, B's tile stays in shared memory for the life of
-// the CTA, and the ring holds A alone.
-template <int Count, int ResidentK = 0>
-struct Stages {
-  static constexpr int value = Count, kResidentK = ResidentK;
+template <int Count>
+struct Stages {  // of the ring of K blocks
+  static constexpr int value = Count;
 };
 template <int Count>
 struct TileSlots {  // for tile operands, each of 64 rows by 64 columns; one ring for each member of a team

@@ -163,8 +163,9 @@ class Epilogue {
           float* acc = accumulator[i] + source.column / 2;
 #pragma unroll
           for (int n = 0; n < kFragmentValues; ++n) source.acc.v[n] = acc[n];
+          bool const exists = !Kernel::kClippedN || source.column + first_column_of_thread() < valid_columns;
           with_lets(source, typename P::Lets{}, [&](auto const& env) {
-            perform_all(env, acc, reducers, item, valid_columns - source.column, typename P::Effects{});
+            perform_all(env, acc, reducers, item, exists, typename P::Effects{});
           });
         }
       }
@@ -200,7 +201,7 @@ class Epilogue {
   // ---- tile operands: a slot holds 64 rows of 64 columns.  The teams share a ring, so each waits for
   // its items' slots only after the other has seen its own filled: a parity bit tells two laps apart,
   // not three.
-  static constexpr bool kOrdered = Kernel::kTeams == 2 && Kernel::kSlots > 0;
+  static constexpr bool kOrdered = Kernel::kTeams == 2 && Kernel::kSlotsPerItem > 0;
   using SlotTurn = Turns<Kernel::kConsumers * kWarpgroup, 1>;
   template <class... P>
   static constexpr int last_phase_with_tiles(List<P...>) {
@@ -210,7 +211,8 @@ class Epilogue {
   }
   template <class P>
   struct Slots {
-    uint32_t index[kFragments][P::Tiles::size + 1], address[kFragments][P::Tiles::size + 1];
+    uint32_t index[kFragments][P::Tiles::size + 1];
+    uint8_t const* address[kFragments][P::Tiles::size + 1];
   };
   template <class P>
   CF_DEVICE void acquire(Slots<P>& slots) {
@@ -220,14 +222,14 @@ class Epilogue {
       for (int t = 0; t < P::Tiles::size; ++t, slot_.advance()) {
         wait(shared_.slot_full[slot_.slot], slot_.phase);
         slots.index[i][t] = slot_.slot;
-        slots.address[i][t] = cute::cast_smem_ptr_to_uint(shared_.slots) + slot_.slot * Kernel::kSlotBytes;
+        slots.address[i][t] = shared_.slots + slot_.slot * Kernel::kSlotBytes;
       }
     }
   }
   template <class P>
   CF_DEVICE void release(Slots<P> const& slots) {
     if constexpr (P::Tiles::size > 0) {
-      // TMA will overwrite what ldmatrix reads: without the fence the reads may still be under way.
+      // TMA will overwrite what this warp has read: without the fence the reads may still be under way.
       cutlass::arch::fence_view_async_shared();
       __syncwarp();
 #pragma unroll
@@ -239,42 +241,45 @@ class Epilogue {
     }
   }
 
-  // ---- effects on a fragment; `columns` counts its valid ones, from below 0 to above 32
+  // ---- effects on a fragment.  N is a multiple of 8, so the eight columns that a thread holds of it
+  // exist or do not: `exists`.
   template <class Env, class R, class... E>
-  CF_DEVICE void perform_all(Env const& env, float* acc, R& reducers, Item const& item, int columns, List<E...>) {
-    (perform(env, acc, reducers, item, columns, E{}), ...);
+  CF_DEVICE void perform_all(Env const& env, float* acc, R& reducers, Item const& item, bool exists, List<E...>) {
+    (perform(env, acc, reducers, item, exists, E{}), ...);
   }
   template <class Env, class R, class X>
-  CF_DEVICE void perform(Env const& env, float* acc, R&, Item const&, int, Keep<X>) {
+  CF_DEVICE void perform(Env const& env, float* acc, R&, Item const&, bool, Keep<X>) {
     Fragment const f = evaluate<X>(env);
 #pragma unroll
     for (int n = 0; n < kFragmentValues; ++n) acc[n] = f.v[n];
   }
   template <class Env, class R, int Reduction, class Monoid, class X>
-  CF_DEVICE void perform(Env const& env, float*, R& reducers, Item const&, int columns,
+  CF_DEVICE void perform(Env const& env, float*, R& reducers, Item const&, bool exists,
                          RowReduce<Reduction, Monoid, X>) {
     auto& threads = static_cast<Reducer<RowReduce<Reduction, Monoid, X>, kRows>&>(reducers).rows;
     Fragment const f = evaluate<X>(env);
+    bool const first = env.source().column == 0;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (Kernel::kClippedN && 8 * j >= columns) continue;  // N is a multiple of 8: all 8 columns or none
-      bool const first = env.source().column == 0 && j == 0;
+    for (int half = 0; half < 2; ++half) {
+      auto& thread = threads[2 * env.source().i + half];
+      if (exists) {
 #pragma unroll
-      for (int n = 0; n < 4; ++n)
-        threads[2 * env.source().i + n / 2].add(f.v[4 * j + n], first && n % 2 == 0);
+        for (int i = 0; i < 8; ++i) thread.add(f.at(half, i), first && i == 0);
+      }
     }
   }
   template <class Env, class R, int Output, class T, class X>
-  CF_DEVICE void perform(Env const& env, float*, R&, Item const& item, int columns, TileStore<Output, T, X>) {
+  CF_DEVICE void perform(Env const& env, float*, R&, Item const& item, bool exists, TileStore<Output, T, X>) {
     auto const& source = env.source();
+    Fragment const f = evaluate<X>(env);
     int64_t const stride = params_.outputs[Output].stride;
     int const row = item.row() + row_ + source.i * 64 + lane_id() / 4;
     T* out = static_cast<T*>(params_.outputs[Output].data) + row * stride + item.column() + source.column;
-    store<T>(evaluate<X>(env), out, 8 * stride, {row < params_.m, row + 8 < params_.m},
-             Kernel::kClippedN ? columns : kFragmentColumns);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) store(f, half, out + half * 8 * stride, exists && row + 8 * half < params_.m);
   }
   template <class Env, class R, int Output, class T, class X>
-  CF_DEVICE void perform(Env const&, float*, R&, Item const&, int, ColumnStore<Output, T, X>) {}
+  CF_DEVICE void perform(Env const&, float*, R&, Item const&, bool, ColumnStore<Output, T, X>) {}
 
   // ---- reductions
   template <class P, class R, class... E>
@@ -288,11 +293,11 @@ class Epilogue {
   CF_DEVICE void reduce_tile(R const& reducers, Item const& item, int valid_columns,
                              RowReduce<Reduction, Monoid, X>) {
     auto const& threads = static_cast<Reducer<RowReduce<Reduction, Monoid, X>, kRows> const&>(reducers).rows;
-    float const count = (Kernel::kClippedN ? valid_columns : Kernel::TileN) * 0.25f;  // columns a thread saw
     typename Monoid::State states[kRows];
+    float const count = columns_of_thread(lane_id() % 4, valid_columns);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) states[r] = threads[r].finish(count, 1.f / count);
-    typename Monoid::State const state = reduce_quad<Monoid>(states, count);
+    for (int r = 0; r < kRows; ++r) states[r] = threads[r].finish(count);
+    typename Monoid::State const state = reduce_quad<Monoid>(states, valid_columns);
     state_of<Reduction>(stats_) = state;
     if constexpr (Kernel::kExchanges) {
       bool const owner = kFragments == 2 || lane_id() % 4 < 2;
@@ -309,20 +314,30 @@ class Epilogue {
           Group::template gather<Monoid>(words(Reduction, item), owned_row_, parity_.tag());
   }
 
+  // Of the tile's valid columns, those that thread q of a quad holds.
+  CF_DEVICE static float columns_of_thread(int q, int valid_columns) {
+    if constexpr (!Kernel::kClippedN) return Kernel::TileN / 4;
+    return 8 * max(0, (valid_columns - 8 * q + 31) / 32);
+  }
+
   // Four threads hold parts of each of 2 or 4 rows; thread q ends with the whole of row q.
   template <class Monoid>
-  CF_DEVICE static typename Monoid::State reduce_quad(typename Monoid::State const (&rows)[kRows], float count) {
+  CF_DEVICE static typename Monoid::State reduce_quad(typename Monoid::State const (&rows)[kRows], int valid_columns) {
     using State = typename Monoid::State;
     int const q = lane_id() % 4;
+    auto merge = [](State const& mine, State const& partner, int mask, float count, float partner_count) {
+      return Monoid::merge(mine, partner.shuffle_xor(mask), count, partner_count);
+    };
+    auto count = [&](int thread) { return columns_of_thread(thread, valid_columns); };
     if constexpr (kFragments == 2) {
       bool const high = q & 2, odd = q & 1;
-      State const a = Monoid::merge(select(high, rows[2], rows[0]), select(high, rows[0], rows[2]).shuffle_xor(2), count);
-      State const b = Monoid::merge(select(high, rows[3], rows[1]), select(high, rows[1], rows[3]).shuffle_xor(2), count);
-      return Monoid::merge(select(odd, b, a), select(odd, a, b).shuffle_xor(1), 2 * count);
+      State const a = merge(select(high, rows[2], rows[0]), select(high, rows[0], rows[2]), 2, count(q), count(q ^ 2));
+      State const b = merge(select(high, rows[3], rows[1]), select(high, rows[1], rows[3]), 2, count(q), count(q ^ 2));
+      return merge(select(odd, b, a), select(odd, a, b), 1, count(q) + count(q ^ 2), count(q ^ 1) + count(q ^ 3));
     } else {
       bool const odd = q & 1;
-      State const a = Monoid::merge(select(odd, rows[1], rows[0]), select(odd, rows[0], rows[1]).shuffle_xor(1), count);
-      return Monoid::merge(a, a.shuffle_xor(2), 2 * count);
+      State const a = merge(select(odd, rows[1], rows[0]), select(odd, rows[0], rows[1]), 1, count(q), count(q ^ 1));
+      return merge(a, a, 2, count(q) + count(q ^ 1), count(q ^ 2) + count(q ^ 3));
     }
   }
   template <class State>

@@ -1,8 +1,8 @@
 // Evaluation of expressions in registers.
 //
 // The unit is a fragment: 32 columns of the 2 x 8 rows that a wgmma accumulator spreads over a warp.
-// A thread holds 16 of its values, v[4 j + 2 half + e]: row `half` * 8 + lane / 4, column
-// 8 j + 2 (lane % 4) + e.
+// A thread holds 16 of its values, v[4 j + 2 half + e]: row 8 half + lane / 4, column 8 q + 2 j + e
+// with q = lane % 4, a run of eight columns in each of two rows (B's permutation in mainloop.hpp).
 #pragma once
 
 #include "comfuse/functors.hpp"
@@ -15,7 +15,12 @@ constexpr int kFragmentColumns = 32, kFragmentValues = 16;
 
 struct Fragment {
   float v[kFragmentValues];
+
+  // The i-th of the thread's eight columns.
+  CF_DEVICE float& at(int half, int i) { return v[4 * (i / 2) + 2 * half + i % 2]; }
+  CF_DEVICE float at(int half, int i) const { return v[4 * (i / 2) + 2 * half + i % 2]; }
 };
+CF_DEVICE int first_column_of_thread() { return 8 * (lane_id() % 4); }
 
 // What a fragment's expressions can read.  `Kernel` gives the operands' places, `PhaseT` the columns.
 template <class Kernel, class PhaseT>
@@ -24,7 +29,7 @@ struct FragmentSource {
   uint8_t const* vectors;                          // the tile's part of every vector, in shared memory
   float const (*columns)[2 * Kernel::kFragments];  // [column of the phase][2 i + half]
   float const* scalars;
-  uint32_t const* tiles;                           // the slots that hold the tile operands' values
+  uint8_t const* const* tiles;                     // the slots that hold the tile operands' values
   int i;                                           // which 64 rows
   int column;                                      // first column of the fragment in its tile
   int row;                                         // first row of the warp's 16 in a slot
@@ -79,14 +84,15 @@ CF_DEVICE Fragment read(Env const&, Imm<Bits>) {
 
 template <class Kernel, class P, int Index, class T>
 CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, RowVector<Index, T>) {
-  auto const* x = reinterpret_cast<T const*>(source.vectors + Kernel::template vector_offset<RowVector<Index, T>>) +
-                  source.column + 2 * (lane_id() % 4);
+  auto const* x = reinterpret_cast<T const*>(source.vectors + Kernel::template vector_offset<RowVector<Index, T>>);
+  constexpr int kBlock = 16 / sizeof(T);
   Fragment f;
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    float2 const pair = load_pair(x + 8 * j);
-    f.v[4 * j] = f.v[4 * j + 2] = pair.x;
-    f.v[4 * j + 1] = f.v[4 * j + 3] = pair.y;
+  for (int i = 0; i < 8; i += kBlock) {
+    float block[kBlock];
+    load_block(x + source.column + first_column_of_thread() + i, block);
+#pragma unroll
+    for (int n = 0; n < kBlock; ++n) f.at(0, i + n) = f.at(1, i + n) = block[n];
   }
   return f;
 }
@@ -105,37 +111,22 @@ struct Always : std::true_type {};
 
 template <class Kernel, class P, int Index, class T>
 CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, Tile<Index, T>) {
-  uint32_t slot = source.tiles[index_among<Always, Tile<Index, T>>(typename P::Tiles{})];
-  int const lane = lane_id(), in_chunk = source.column % 64;
+  // A row of the slot is one 128-byte swizzle row; of float32, 32 columns, and two such boxes.
+  constexpr int kColumns = 128 / sizeof(T), kBlock = 16 / sizeof(T);
+  int const column = source.column % 64 + first_column_of_thread();
+  uint8_t const* box =
+      source.tiles[index_among<Always, Tile<Index, T>>(typename P::Tiles{})] + column / kColumns * (64 * 128);
   Fragment f;
-  if constexpr (sizeof(T) == 2) {
-    // ldmatrix deals 8 x 8 blocks just as wgmma does its accumulator.
-    int const row = source.row + lane % 16;
 #pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
-      int const block = in_chunk / 8 + 2 * pair + lane / 16;  // of 16 bytes; swizzled by 128 bytes
-      uint32_t r[4];
-      ldmatrix_x4(slot + row * 128 + ((block ^ (row % 8)) * 16), r);
+  for (int half = 0; half < 2; ++half) {
+    int const row = source.row + 8 * half + lane_id() / 4;
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        f.v[8 * pair + 2 * n] = Pair<T>::first(r[n]);
-        f.v[8 * pair + 2 * n + 1] = Pair<T>::second(r[n]);
-      }
-    }
-  } else {
-    // Two boxes of 32 columns, 128 bytes a row each.
-    uint32_t const box = slot + (in_chunk / 32) * (64 * 128);
+    for (int i = 0; i < 8; i += kBlock) {
+      int const block = (column + i) % kColumns / kBlock ^ row % 8;
+      float x[kBlock];
+      load_block(reinterpret_cast<T const*>(box + row * 128 + block * 16), x);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      int const row = source.row + 8 * half + lane / 4;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        int const block = 2 * j + lane % 4 / 2;
-        uint32_t address = box + row * 128 + ((block ^ (row % 8)) * 16) + lane % 2 * 8;
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                     : "=f"(f.v[4 * j + 2 * half]), "=f"(f.v[4 * j + 2 * half + 1])
-                     : "r"(address));
-      }
+      for (int n = 0; n < kBlock; ++n) f.at(half, i + n) = x[n];
     }
   }
   return f;

@@ -95,12 +95,6 @@ struct Turns {
   }
 };
 
-CF_DEVICE void ldmatrix_x4(uint32_t address, uint32_t (&r)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
-}
-
 // One warpgroup's wgmma, 64 rows by N columns by 16 products, both operands K-major in shared memory.
 template <class T, int N>
 struct Wgmma;

@@ -2,8 +2,6 @@
 // operand; one or two teams of consumer warpgroups, which multiply and run the program's phases.
 #pragma once
 
-#include <cuda.h>
-
 #include "comfuse/abi.h"
 #include "comfuse/sm90/epilogue.hpp"
 #include "comfuse/sm90/mainloop.hpp"
@@ -19,7 +17,7 @@ struct FusedGemm {
   using OperandList = OperandsT;
   using Program = ProgramT;
   using Scheduler = TileScheduler<GemmT::N, Schedule, ClusterShape>;
-  using Main = Mainloop<Element, Schedule, ClusterShape, StagesT>;
+  using Main = Mainloop<Element, GemmT::N, Schedule, ClusterShape, StagesT>;
   using Accumulator = typename Main::Accumulator;
 
   static constexpr int N = GemmT::N;
@@ -59,7 +57,7 @@ struct FusedGemm {
   static constexpr int kCounterBytes = 128;
 
   // ---- shared memory
-  static constexpr int kSlotsOffset = Main::kSharedBytes;
+  static constexpr int kSlotsOffset = Main::kStages * Main::kStageBytes;
   // A team's members each have a ring of tile slots, for their own rows; both teams use it, in the order
   // of the items.  A team has a buffer for its tile's vectors.
   static constexpr int kVectorsOffset = kSlotsOffset + kTeamSize * kSlots * kSlotBytes;
@@ -68,7 +66,8 @@ struct FusedGemm {
   static_assert(kSharedBytes <= 232448, "the plan needs more shared memory than a CTA can have");
 
   struct Params {
-    CUtensorMap a, b, tiles[kTileOperands > 0 ? kTileOperands : 1];
+    typename Main::Maps gemm;
+    CUtensorMap tiles[kTileOperands > 0 ? kTileOperands : 1];
     CfTensor operands[OperandList::size > 0 ? OperandList::size : 1], outputs[CF_MAX_OUTPUTS];
     float scalars[CF_MAX_SCALARS];
     int m, row_blocks, k_blocks;
@@ -139,10 +138,9 @@ struct FusedGemm {
 
   CF_DEVICE static void produce_gemm(Params const& params, typename Main::Shared const& shared, Scheduler scheduler) {
     typename Main::Position position;
-    for (bool first = true; !scheduler.done(); scheduler.advance(), first = false) {
+    for (; !scheduler.done(); scheduler.advance()) {
       auto const item = scheduler.item();
-      Main::load(shared, position, &params.a, &params.b, item.row(), item.column(), scheduler.rank, params.k_blocks,
-                 first);
+      Main::load(shared, position, params.gemm, item.row(), item.column(), scheduler.rank, params.k_blocks);
     }
     if constexpr (ClusterN > 1) Main::drain(shared, position);
   }

@@ -27,15 +27,32 @@ inline decltype(&cuTensorMapEncodeTiled) tensor_map_encoder() {
   return encoder;
 }
 
-// A row-major matrix read in boxes of `box_rows` rows by 128 bytes, swizzled by 128 bytes.
-template <class T>
-bool encode(CUtensorMap* map, CfTensor const& tensor, int64_t rows, int64_t columns, int box_rows) {
-  cuuint64_t const sizes[2] = {cuuint64_t(columns), cuuint64_t(rows)};
-  cuuint64_t const strides[1] = {cuuint64_t(tensor.stride) * sizeof(T)};
-  cuuint32_t const box[2] = {128 / sizeof(T), cuuint32_t(box_rows)}, steps[2] = {1, 1};
-  return tensor_map_encoder()(map, tensor_map_type<T>(), 2, tensor.data, sizes, strides, box, steps,
+template <class T, int Rank>
+bool encode(CUtensorMap* map, void* data, cuuint64_t const (&sizes)[Rank], cuuint64_t const (&strides)[Rank - 1],
+            cuuint32_t const (&box)[Rank]) {
+  cuuint32_t steps[Rank];
+  for (auto& step : steps) step = 1;
+  return tensor_map_encoder()(map, tensor_map_type<T>(), Rank, data, sizes, strides, box, steps,
                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// A row-major matrix, read in boxes of `box_rows` rows by 128 bytes.
+template <class T>
+bool encode_matrix(CUtensorMap* map, CfTensor const& tensor, int64_t rows, int64_t columns, int box_rows) {
+  return encode<T, 2>(map, tensor.data, {cuuint64_t(columns), cuuint64_t(rows)}, {tensor.stride * sizeof(T)},
+                      {128 / sizeof(T), cuuint32_t(box_rows)});
+}
+
+// B's rows from `first` on, in groups of 32 whose rows mainloop.hpp permutes; `runs` of the four runs of
+// eight rows exist in each group.
+template <class T>
+bool encode_permuted(CUtensorMap* map, CfTensor const& b, int64_t first, int runs, int64_t groups, int64_t k,
+                     int groups_of_box) {
+  cuuint64_t const row = b.stride * sizeof(T);
+  return encode<T, 5>(map, static_cast<char*>(b.data) + first * row,
+                      {cuuint64_t(k), 2, cuuint64_t(runs), 4, cuuint64_t(groups)}, {row, 8 * row, 2 * row, 32 * row},
+                      {128 / sizeof(T), 2, 4, 4, cuuint32_t(groups_of_box)});
 }
 
 template <class Kernel, void (*kFunction)(typename Kernel::Params)>
@@ -49,7 +66,6 @@ class Launcher {
     if (args->m <= 0 || args->m > INT32_MAX - Kernel::TileM || args->k <= 0 || args->k > INT32_MAX - Kernel::TileK)
       return CF_ERROR_ARGUMENT;
     if (Kernel::kExchanges && workspace == nullptr) return CF_ERROR_ARGUMENT;
-    if (Kernel::Main::kResident && args->k != Kernel::Main::kResidentK) return CF_ERROR_ARGUMENT;
     int device, clusters;
     if (cudaError_t e = cudaGetDevice(&device)) return e;
     if (int e = resident_clusters(device, &clusters)) return e;
@@ -65,8 +81,13 @@ class Launcher {
     for (int i = 0; i < CF_MAX_SCALARS; ++i) params.scalars[i] = args->scalars[i];
     if (tensor_map_encoder() == nullptr) return CF_ERROR_DRIVER;
     using Element = typename Kernel::Element;
-    bool ok = encode<Element>(&params.a, args->a, args->m, args->k, Kernel::Main::kRowsA) &&
-              encode<Element>(&params.b, args->b, Kernel::N, args->k, Kernel::TileN) &&
+    using Main = typename Kernel::Main;
+    constexpr int kGroups = Kernel::N / 32, kRest = Main::kPartialColumns;
+    auto& maps = params.gemm;
+    bool ok = encode_matrix<Element>(&maps.a, args->a, args->m, args->k, Main::kRowsA) &&
+              (kGroups == 0 ||
+               encode_permuted<Element>(&maps.b, args->b, 0, 4, kGroups, args->k, Main::kGroupsOfBox)) &&
+              (kRest == 0 || encode_permuted<Element>(&maps.b_partial, args->b, kGroups * 32, kRest / 8, 1, args->k, 1)) &&
               encode_tiles(params, *args, typename Kernel::OperandList{});
     if (!ok) return CF_ERROR_TENSOR_MAP;
 
@@ -124,8 +145,7 @@ class Launcher {
     cudaLaunchConfig_t config = configuration(attributes, processors / Kernel::ClusterN);
     config.numAttrs = 1;
     if (cudaError_t e = cudaOccupancyMaxActiveClusters(clusters, function, &config)) return e;
-    bool const whole_row_block = Kernel::kExchanges || Kernel::Main::kResident;
-    if (whole_row_block && *clusters < Kernel::Scheduler::kClustersN) return CF_ERROR_RESIDENCY;
+    if (Kernel::kExchanges && *clusters < Kernel::Scheduler::kClustersN) return CF_ERROR_RESIDENCY;
     if (*clusters <= 0) return CF_ERROR_RESIDENCY;
     known[device].store(*clusters, std::memory_order_relaxed);
     return 0;
@@ -136,7 +156,6 @@ class Launcher {
     int const per_block = Kernel::Scheduler::kClustersN, items = row_blocks * per_block;
     if (items <= clusters) return items;
     int const aligned = clusters / per_block * per_block;
-    if (Kernel::Main::kResident) return aligned;  // a CTA keeps its columns
     auto waves = [&](int g) { return (items + g - 1) / g; };
     return aligned > 0 && waves(aligned) == waves(clusters) ? aligned : clusters;
   }
@@ -148,7 +167,7 @@ class Launcher {
   template <class Operand>
   static bool encode_tile(Params& params, CfArgs const& args, Operand) {
     if constexpr (IsTile<Operand>::value)
-      return encode<typename ElementOf<Operand>::type>(
+      return encode_matrix<typename ElementOf<Operand>::type>(
           &params.tiles[index_among<IsTile, Operand>(typename Kernel::OperandList{})],
           args.operands[ElementOf<Operand>::index], args.m, Kernel::N, 64);
     return true;

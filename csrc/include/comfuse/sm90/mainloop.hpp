@@ -1,23 +1,27 @@
 // The GEMM of one tile: TMA fills a ring of K blocks, one or two warpgroups feed them to wgmma.
 //
 // The CTAs of a cluster share a row block: each loads its part of A's tile and multicasts it to all.
-// Where K is small, B's tile is loaded once and stays: L2 then carries A alone.
+//
+// B's rows, which are the output's columns, are permuted on their way to shared memory, so that wgmma
+// deals each thread runs of eight neighbouring columns: row 8 j + 2 q + e of each 32 holds column
+// 8 q + 2 j + e.  TMA does it for nothing, through a tensor map of five dimensions, (k, e, q, j, 32s).
 #pragma once
+
+#include <cuda.h>
 
 #include "comfuse/sm90/instructions.hpp"
 
 namespace comfuse::sm90 {
 
-template <class T, class Schedule, class ClusterShape, class StagesT>
+template <class T, int N, class Schedule, class ClusterShape, class StagesT>
 struct Mainloop {
   static constexpr int TileM = Schedule::TileM, TileN = Schedule::TileN, TileK = Schedule::TileK;
   static constexpr int ClusterN = ClusterShape::ClusterN, kStages = StagesT::value;
   static constexpr int kBytesA = TileM * TileK * int(sizeof(T)), kBytesB = TileN * TileK * int(sizeof(T));
-  static constexpr int kResidentK = StagesT::kResidentK;
-  static constexpr bool kResident = kResidentK > 0;  // B
-  static constexpr int kResidentBytes = (kResidentK + TileK - 1) / TileK * kBytesB;
-  static constexpr int kStageBytes = kResident ? kBytesA : kBytesA + kBytesB;
-  static constexpr int kSharedBytes = kResidentBytes + kStages * kStageBytes;
+  static constexpr int kStageBytes = kBytesA + kBytesB;
+  // The last 32 columns may be 8, 16 or 24: q then ends early, and a tensor map of their own says so.
+  static constexpr int kPartialColumns = N % 32;
+  static constexpr int kGroupsOfBox = kPartialColumns == 0 ? TileN / 32 : 1;  // of 32 columns
   static constexpr int kRowsA = TileM / ClusterN;  // rows of A that one CTA loads
   static constexpr int kFragments = TileM / 64 / Schedule::kTeamSize;  // wgmmas of 64 rows a warpgroup
   static constexpr int kReleases = Schedule::kTeamSize * ClusterN;     // arrivals that free a stage
@@ -28,10 +32,14 @@ struct Mainloop {
   using Accumulator = float[kFragments][TileN / 2];
 
   struct Shared {  // in shared memory
-    uint8_t* memory;
+    uint8_t* stages;
     uint64_t *full, *empty;
-    CF_DEVICE uint8_t* a(uint32_t slot) const { return memory + kResidentBytes + slot * kStageBytes; }
-    CF_DEVICE uint8_t* b(uint32_t slot, int k) const { return kResident ? memory + k * kBytesB : a(slot) + kBytesA; }
+    CF_DEVICE uint8_t* a(uint32_t slot) const { return stages + slot * kStageBytes; }
+    CF_DEVICE uint8_t* b(uint32_t slot) const { return a(slot) + kBytesA; }
+  };
+
+  struct Maps {  // tensor maps
+    CUtensorMap a, b, b_partial;
   };
 
   CF_DEVICE static void init(Shared const& shared) {
@@ -42,21 +50,25 @@ struct Mainloop {
   }
 
   // One thread loads the K blocks of the tile at (row, column).
-  CF_DEVICE static void load(Shared const& shared, Position& position, void const* map_a, void const* map_b, int row,
-                             int column, int rank, int k_blocks, bool first_item) {
-    constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+  CF_DEVICE static void load(Shared const& shared, Position& position, Maps const& maps, int row, int column, int rank,
+                             int k_blocks) {
     for (int k = 0; k < k_blocks; ++k, position.advance()) {
       wait(shared.empty[position.slot], position.phase ^ 1);
       uint64_t* full = shared.full + position.slot;
-      bool const loads_b = !kResident || first_item;
-      Barrier::arrive_and_expect_tx(full, loads_b ? kBytesA + kBytesB : kBytesA);
+      Barrier::arrive_and_expect_tx(full, kStageBytes);
       uint8_t* a = shared.a(position.slot) + rank * (kBytesA / ClusterN);
       if constexpr (ClusterN == 1)
-        cute::SM90_TMA_LOAD_2D::copy(map_a, full, kHint, a, k * TileK, row);
+        cute::SM90_TMA_LOAD_2D::copy(&maps.a, full, kHint, a, k * TileK, row);
       else
-        cute::SM90_TMA_LOAD_MULTICAST_2D::copy(map_a, full, (1 << ClusterN) - 1, kHint, a, k * TileK,
+        cute::SM90_TMA_LOAD_MULTICAST_2D::copy(&maps.a, full, (1 << ClusterN) - 1, kHint, a, k * TileK,
                                                row + rank * kRowsA);
-      if (loads_b) cute::SM90_TMA_LOAD_2D::copy(map_b, full, kHint, shared.b(position.slot, k), k * TileK, column);
+#pragma unroll
+      for (int group = 0; group < TileN / 32; group += kGroupsOfBox) {
+        bool const partial = kPartialColumns != 0 && column / 32 + group == N / 32;
+        cute::SM90_TMA_LOAD_5D::copy(partial ? &maps.b_partial : &maps.b, full, kHint,
+                                     shared.b(position.slot) + group * 32 * 128, k * TileK, 0, 0, 0,
+                                     partial ? 0 : column / 32 + group);
+      }
     }
   }
 
@@ -73,7 +85,7 @@ struct Mainloop {
     for (int k = 0; k < k_blocks; ++k) {
       wait(shared.full[position.slot], position.phase);
       uint32_t a = uniform(cute::cast_smem_ptr_to_uint(shared.a(position.slot)) + first_row);
-      uint32_t b = uniform(cute::cast_smem_ptr_to_uint(shared.b(position.slot, k)));
+      uint32_t b = uniform(cute::cast_smem_ptr_to_uint(shared.b(position.slot)));
       cute::warpgroup_arrive();
 #pragma unroll
       for (int step = 0; step < TileK / 16; ++step) {
@@ -100,6 +112,7 @@ struct Mainloop {
   }
 
  private:
+  static constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
   CF_DEVICE static uint32_t previous(Position const& position) {
     return position.slot == 0 ? kStages - 1 : position.slot - 1;
   }

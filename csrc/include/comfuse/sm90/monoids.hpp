@@ -45,9 +45,9 @@ struct OneNumber {
   struct Thread {
     float value = Op::identity();
     CF_DEVICE void add(float x, bool /*first*/) { value = Op::step(value, x); }
-    CF_DEVICE State finish(float /*count*/, float /*1/count*/) const { return {value}; }
+    CF_DEVICE State finish(float /*count*/) const { return {value}; }
   };
-  CF_DEVICE static State merge(State a, State b, float /*count of each*/) { return {Op::merge(a.value, b.value)}; }
+  CF_DEVICE static State merge(State a, State b, float /*counts*/, float) { return {Op::merge(a.value, b.value)}; }
   struct Merger {
     float value = Op::identity();
     CF_DEVICE void add(State s, float /*count*/, bool /*first*/) { value = Op::merge(value, s.value); }
@@ -105,16 +105,17 @@ struct Welford {
       sum += d;
       squares = fmaf(d, d, squares);
     }
-    CF_DEVICE State finish(float /*count*/, float inverse_count) const {
-      float d = sum * inverse_count;
+    CF_DEVICE State finish(float count) const {
+      float const d = count > 0.f ? sum / count : 0.f;
       // max keeps a rounding error from making the variance negative; NaN passes through.
       return {shift + d, sm90::max_nan(fmaf(-sum, d, squares), 0.f)};
     }
   };
-  // Chan's merge of two equal counts; symmetric to the bit, so both partners get the same result.
-  CF_DEVICE static State merge(State a, State b, float count) {
-    float d = a.mean - b.mean;
-    return {0.5f * (a.mean + b.mean), fmaf(d * d, 0.5f * count, a.m2 + b.m2)};
+  // Chan's merge; symmetric to the bit, so that both partners get the same result.
+  CF_DEVICE static State merge(State a, State b, float count_a, float count_b) {
+    float const count = count_a + count_b, inverse = count > 0.f ? 1.f / count : 0.f;
+    float const d = a.mean - b.mean;
+    return {(count_a * a.mean + count_b * b.mean) * inverse, fmaf(d * d, count_a * count_b * inverse, a.m2 + b.m2)};
   }
   struct Merger {  // the same shifted sums over tile means, weighted by their counts
     float shift = 0.f, sum = 0.f, squares = 0.f, within = 0.f;
