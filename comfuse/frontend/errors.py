@@ -18,9 +18,9 @@ class TraceError(ComFuseError):
     def __init__(
         self, reason: str, *, node: str | None = None, location: str | None = None, target: str | None = None
     ) -> None:
-        subject = "" if node is None else node if target is None else f"{node} ({target})"
-        where = "" if location is None else f" at {location}"
-        super().__init__(f"{subject}{where}: {reason}" if subject or where else reason)
+        subject = node if target is None else f"{node} ({target})"
+        about = [part for part in (subject, location and f"at {location}") if part]
+        super().__init__(f"{' '.join(about)}: {reason}" if about else reason)
         self.node = node
         self.reason = reason
         self.location = location
