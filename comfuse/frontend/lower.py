@@ -298,7 +298,8 @@ class Lowering:
         if frame is None:
             tile = space in (Space.TILE, Space.ROW)
             frame = Frame(shape_of(node), tile)
-            if classify(frame.shape, frame, self.m, self.n) is not space:
+            found = classify(frame.shape, frame, self.m, self.n)
+            if found is None or (found is not space and self.m > 1):  # one row may count as either
                 raise refuse(
                     user, f"its input {name_of(node)} is reshaped across the rows of the GEMM's result"
                 )
