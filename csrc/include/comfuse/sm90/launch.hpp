@@ -85,10 +85,10 @@ class Launcher {
     constexpr int kGroups = Kernel::N / 32, kRest = Main::kPartialColumns;
     auto& maps = params.gemm;
     bool ok = encode_matrix<Element>(&maps.a, args->a, args->m, args->k, Main::kRowsA) &&
-              (kGroups == 0 ||
-               encode_permuted<Element>(&maps.b, args->b, 0, 4, kGroups, args->k, Main::kGroupsOfBox)) &&
-              (kRest == 0 || encode_permuted<Element>(&maps.b_partial, args->b, kGroups * 32, kRest / 8, 1, args->k, 1)) &&
               encode_tiles(params, *args, typename Kernel::OperandList{});
+    if (kGroups > 0) ok = ok && encode_permuted<Element>(&maps.b, args->b, 0, 4, kGroups, args->k, Main::kGroupsOfBox);
+    if (kRest > 0) ok = ok && encode_permuted<Element>(&maps.b_partial, args->b, kGroups * 32, kRest / 8, 1, args->k, 1);
+    if (kGroups == 0) maps.b = maps.b_partial;  // read beyond its one group only, for zeros
     if (!ok) return CF_ERROR_TENSOR_MAP;
 
     cudaLaunchAttribute attributes[2];
