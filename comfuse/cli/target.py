@@ -15,7 +15,9 @@ from typing import Any
 import click
 import torch
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+from comfuse.reference import TORCH_DTYPES
+
+DTYPES = {dtype.value: of_torch for dtype, of_torch in TORCH_DTYPES.items()}
 _TENSOR = re.compile(r"(\w+)\[([\d,\s]*)\]")
 _WORDS = {"none": None, "true": True, "false": False}
 

@@ -25,7 +25,6 @@ from comfuse.frontend.errors import TraceError
 from comfuse.frontend.handlers import CONSTANTS, ELEMENTWISE, REDUCTIONS, explain_unknown
 from comfuse.frontend.names import rename
 from comfuse.frontend.placing import (
-    DTYPES,
     Frame,
     Result,
     Value,
@@ -40,6 +39,7 @@ from comfuse.frontend.views import arguments, dtype_of, name_of, refuse, shape_o
 from comfuse.generator import ops
 from comfuse.generator.builder import SpecBuilder
 from comfuse.generator.spec import FusedSpec, Space
+from comfuse.reference import SPEC_DTYPES as DTYPES
 
 aten = torch.ops.aten
 

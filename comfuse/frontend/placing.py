@@ -10,11 +10,9 @@ from dataclasses import dataclass
 import torch
 
 from comfuse.frontend.views import shape_of
-from comfuse.generator.spec import DType, Space
+from comfuse.generator.spec import Space
 
 Shape = tuple[int, ...]
-
-DTYPES = {torch.bfloat16: DType.BF16, torch.float16: DType.FP16, torch.float32: DType.FP32}
 
 
 @dataclass(frozen=True)
