@@ -23,7 +23,9 @@ struct Pair<bf16> {
     return bits;
   }
   __device__ __forceinline__ static float first(uint32_t bits) { return __uint_as_float(bits << 16); }
-  __device__ __forceinline__ static float second(uint32_t bits) { return __uint_as_float(bits & 0xffff0000u); }
+  __device__ __forceinline__ static float second(uint32_t bits) {
+    return __uint_as_float(bits & 0xffff0000u);
+  }
 };
 
 template <>

@@ -81,16 +81,16 @@ struct Gemm {
   using Element = T;
   static constexpr int N = Columns;
 };
-// A team of warpgroups computes a tile, each its share of the rows.  With two teams, which take the
-// tiles in turn, the epilogue of one hides behind the other's GEMM.
+// A team of warpgroups computes a tile, each its share of the rows.  Teams take the tiles in turn: the
+// epilogue of one hides behind the GEMMs of the others.
 template <int M, int N, int K, int Teams, int WarpgroupsOfTeam>
 struct Schedule {
   static constexpr int TileM = M, TileN = N, TileK = K, kTeams = Teams, kTeamSize = WarpgroupsOfTeam;
 };
-template <int M, int N, int K, int WarpgroupsOfTeam = 1>
-using Pingpong = Schedule<M, N, K, 2, WarpgroupsOfTeam>;
-template <int M, int N, int K>
-using Cooperative = Schedule<M, N, K, 1, 2>;
+template <int M, int N, int K, int Teams = 2>
+using Pingpong = Schedule<M, N, K, Teams, 1>;
+template <int M, int N, int K, int Teams = 1>
+using Cooperative = Schedule<M, N, K, Teams, 2>;
 template <int M, int N>
 struct Cluster {
   static constexpr int ClusterM = M, ClusterN = N;
@@ -100,7 +100,7 @@ struct Stages {  // of the ring of K blocks
   static constexpr int value = Count;
 };
 template <int Count>
-struct TileSlots {  // for tile operands, each of 64 rows by 64 columns; one ring for each member of a team
+struct TileSlots {  // for tile operands, each of 64 rows by 32 columns; one ring for each member of a team
   static constexpr int value = Count;
 };
 

@@ -1,6 +1,6 @@
 // Runs a program's phases over one tile, whose GEMM result lies in the accumulators.
 //
-// A phase: values a row (Columns), then chunk by chunk of 64 columns the fragments (Lets, Effects),
+// A phase: values a row (Columns), then 32 columns by 32 columns the fragments (Lets, Effects),
 // then its row reductions, over the tile's threads and, if a row spans several tiles, over the row
 // group.  The threads of a row split its per-row work: of the rows that a quad shares, thread q owns
 // one, merges its reductions and evaluates its Columns, and hands the results to the other three.
@@ -54,7 +54,7 @@ class Epilogue {
   using Params = typename Kernel::Params;
   using Item = typename Kernel::Scheduler::Item;
   static constexpr int kFragments = Kernel::kFragments, kRows = 2 * kFragments;  // rows a thread touches
-  static constexpr int kChunks = Kernel::TileN / 64;
+  static constexpr int kChunks = Kernel::TileN / kFragmentColumns;
 
  public:
   // In shared memory: the member's ring of slots for tile operands, its team's buffer for vectors.
@@ -70,13 +70,13 @@ class Epilogue {
         team_(team) {
     int const lane = lane_id(), warp = warp_id() % 4, q = lane % 4;
     row_ = member * (kFragments * 64) + warp * 16;
-    if (kOrdered && team == 1) SlotTurn::pass(team);
+    if (kOrdered && team == Kernel::kTeams - 1) SlotTurn::pass(team);
     owned_row_ = row_ + (kFragments == 2 ? (q / 2) * 64 : 0) + (q % 2) * 8 + lane / 4;
   }
 
-  // Passes over an item of the other team.
-  CF_DEVICE void skip_item() {
-    if constexpr (kOrdered) slot_.advance(Kernel::kSlotsPerItem);
+  // Passes over items of the other teams.
+  CF_DEVICE void skip_items(int count) {
+    if constexpr (kOrdered) slot_.advance(count * Kernel::kSlotsPerItem);
   }
 
   CF_DEVICE void run(typename Kernel::Accumulator& accumulator, Item const& item) {
@@ -108,7 +108,8 @@ class Epilogue {
   }
   template <class P, int I, class T>
   CF_DEVICE static float evaluate_row(RowSource<P> const& s, ColumnVector<I, T>) {
-    auto const* x = reinterpret_cast<T const*>(s.epilogue.shared_.vectors + Kernel::template vector_offset<ColumnVector<I, T>>);
+    auto const* x = reinterpret_cast<T const*>(s.epilogue.shared_.vectors +
+                                               Kernel::template vector_offset<ColumnVector<I, T>>);
     return to_float(x[s.epilogue.owned_row_]);
   }
   template <class P, int I>
@@ -153,21 +154,18 @@ class Epilogue {
       Slots<P> slots;
       acquire(slots);
 #pragma unroll
-      for (int part = 0; part < 64 / kFragmentColumns; ++part) {
+      for (int i = 0; i < kFragments; ++i) {
+        source.i = i;
+        source.column = chunk * kFragmentColumns;
+        source.row = row_ % 64;
+        source.tiles = slots.address[i];
+        float* acc = accumulator[i] + source.column / 2;
 #pragma unroll
-        for (int i = 0; i < kFragments; ++i) {
-          source.i = i;
-          source.column = chunk * 64 + part * kFragmentColumns;
-          source.row = row_ % 64;
-          source.tiles = slots.address[i];
-          float* acc = accumulator[i] + source.column / 2;
-#pragma unroll
-          for (int n = 0; n < kFragmentValues; ++n) source.acc.v[n] = acc[n];
-          bool const exists = !Kernel::kClippedN || source.column + first_column_of_thread() < valid_columns;
-          with_lets(source, typename P::Lets{}, [&](auto const& env) {
-            perform_all(env, acc, reducers, item, exists, typename P::Effects{});
-          });
-        }
+        for (int n = 0; n < kFragmentValues; ++n) source.acc.v[n] = acc[n];
+        bool const exists = !Kernel::kClippedN || source.column + first_column_of_thread() < valid_columns;
+        with_lets(source, typename P::Lets{}, [&](auto const& env) {
+          perform_all(env, acc, reducers, item, exists, typename P::Effects{});
+        });
       }
       release(slots);
     }
@@ -198,11 +196,11 @@ class Epilogue {
           from_float<T>(evaluate_row(rows, X{}));
   }
 
-  // ---- tile operands: a slot holds 64 rows of 64 columns.  The teams share a ring, so each waits for
-  // its items' slots only after the other has seen its own filled: a parity bit tells two laps apart,
-  // not three.
-  static constexpr bool kOrdered = Kernel::kTeams == 2 && Kernel::kSlotsPerItem > 0;
-  using SlotTurn = Turns<Kernel::kConsumers * kWarpgroup, 1>;
+  // ---- tile operands: a slot holds 64 rows of 32 columns.  The teams share a ring, so each waits for
+  // its items' slots only after the team before has seen its own filled: a parity bit tells two laps
+  // apart, not three.
+  static constexpr bool kOrdered = Kernel::kTeams > 1 && Kernel::kSlotsPerItem > 0;
+  using SlotTurn = Turns<Kernel::kTeams, Kernel::kTeamSize * kWarpgroup, 1>;
   template <class... P>
   static constexpr int last_phase_with_tiles(List<P...>) {
     int last = -1, phase = 0;
@@ -244,7 +242,8 @@ class Epilogue {
   // ---- effects on a fragment.  N is a multiple of 8, so the eight columns that a thread holds of it
   // exist or do not: `exists`.
   template <class Env, class R, class... E>
-  CF_DEVICE void perform_all(Env const& env, float* acc, R& reducers, Item const& item, bool exists, List<E...>) {
+  CF_DEVICE void perform_all(Env const& env, float* acc, R& reducers, Item const& item, bool exists,
+                             List<E...>) {
     (perform(env, acc, reducers, item, exists, E{}), ...);
   }
   template <class Env, class R, class X>
@@ -276,7 +275,8 @@ class Epilogue {
     int const row = item.row() + row_ + source.i * 64 + lane_id() / 4;
     T* out = static_cast<T*>(params_.outputs[Output].data) + row * stride + item.column() + source.column;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) store(f, half, out + half * 8 * stride, exists && row + 8 * half < params_.m);
+    for (int half = 0; half < 2; ++half)
+      store(f, half, out + half * 8 * stride, exists && row + 8 * half < params_.m);
   }
   template <class Env, class R, int Output, class T, class X>
   CF_DEVICE void perform(Env const&, float*, R&, Item const&, bool, ColumnStore<Output, T, X>) {}
@@ -322,7 +322,8 @@ class Epilogue {
 
   // Four threads hold parts of each of 2 or 4 rows; thread q ends with the whole of row q.
   template <class Monoid>
-  CF_DEVICE static typename Monoid::State reduce_quad(typename Monoid::State const (&rows)[kRows], int valid_columns) {
+  CF_DEVICE static typename Monoid::State reduce_quad(typename Monoid::State const (&rows)[kRows],
+                                                      int valid_columns) {
     using State = typename Monoid::State;
     int const q = lane_id() % 4;
     auto merge = [](State const& mine, State const& partner, int mask, float count, float partner_count) {
@@ -331,12 +332,16 @@ class Epilogue {
     auto count = [&](int thread) { return columns_of_thread(thread, valid_columns); };
     if constexpr (kFragments == 2) {
       bool const high = q & 2, odd = q & 1;
-      State const a = merge(select(high, rows[2], rows[0]), select(high, rows[0], rows[2]), 2, count(q), count(q ^ 2));
-      State const b = merge(select(high, rows[3], rows[1]), select(high, rows[1], rows[3]), 2, count(q), count(q ^ 2));
-      return merge(select(odd, b, a), select(odd, a, b), 1, count(q) + count(q ^ 2), count(q ^ 1) + count(q ^ 3));
+      State const a =
+          merge(select(high, rows[2], rows[0]), select(high, rows[0], rows[2]), 2, count(q), count(q ^ 2));
+      State const b =
+          merge(select(high, rows[3], rows[1]), select(high, rows[1], rows[3]), 2, count(q), count(q ^ 2));
+      return merge(select(odd, b, a), select(odd, a, b), 1, count(q) + count(q ^ 2),
+                   count(q ^ 1) + count(q ^ 3));
     } else {
       bool const odd = q & 1;
-      State const a = merge(select(odd, rows[1], rows[0]), select(odd, rows[0], rows[1]), 1, count(q), count(q ^ 1));
+      State const a =
+          merge(select(odd, rows[1], rows[0]), select(odd, rows[0], rows[1]), 1, count(q), count(q ^ 1));
       return merge(a, a, 2, count(q) + count(q ^ 1), count(q ^ 2) + count(q ^ 3));
     }
   }
@@ -347,7 +352,8 @@ class Epilogue {
 
   using Group = RowGroup<Kernel::N, Kernel::TileM, Kernel::TileN, Kernel::Scheduler::kTilesN>;
   CF_DEVICE uint64_t* words(int reduction, Item const& item) const {
-    return params_.words + (int64_t(reduction) * params_.row_blocks + item.row_block) * Kernel::kWordsPerRowBlock;
+    return params_.words +
+           (int64_t(reduction) * params_.row_blocks + item.row_block) * Kernel::kWordsPerRowBlock;
   }
 
   Params const& params_;

@@ -84,7 +84,8 @@ CF_DEVICE Fragment read(Env const&, Imm<Bits>) {
 
 template <class Kernel, class P, int Index, class T>
 CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, RowVector<Index, T>) {
-  auto const* x = reinterpret_cast<T const*>(source.vectors + Kernel::template vector_offset<RowVector<Index, T>>);
+  auto const* x =
+      reinterpret_cast<T const*>(source.vectors + Kernel::template vector_offset<RowVector<Index, T>>);
   constexpr int kBlock = 16 / sizeof(T);
   Fragment f;
 #pragma unroll
@@ -111,22 +112,20 @@ struct Always : std::true_type {};
 
 template <class Kernel, class P, int Index, class T>
 CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, Tile<Index, T>) {
-  // A row of the slot is one 128-byte swizzle row; of float32, 32 columns, and two such boxes.
-  constexpr int kColumns = 128 / sizeof(T), kBlock = 16 / sizeof(T);
-  int const column = source.column % 64 + first_column_of_thread();
-  uint8_t const* box =
-      source.tiles[index_among<Always, Tile<Index, T>>(typename P::Tiles{})] + column / kColumns * (64 * 128);
+  // A slot holds 64 rows of 32 columns, plainly: two rows of 16-bit elements fill all banks.
+  constexpr int kBlock = 16 / sizeof(T);
+  auto const* slot =
+      reinterpret_cast<T const*>(source.tiles[index_among<Always, Tile<Index, T>>(typename P::Tiles{})]);
   Fragment f;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    int const row = source.row + 8 * half + lane_id() / 4;
+    T const* x = slot + (source.row + 8 * half + lane_id() / 4) * kFragmentColumns + first_column_of_thread();
 #pragma unroll
     for (int i = 0; i < 8; i += kBlock) {
-      int const block = (column + i) % kColumns / kBlock ^ row % 8;
-      float x[kBlock];
-      load_block(reinterpret_cast<T const*>(box + row * 128 + block * 16), x);
+      float block[kBlock];
+      load_block(x + i, block);
 #pragma unroll
-      for (int n = 0; n < kBlock; ++n) f.at(half, i + n) = x[n];
+      for (int n = 0; n < kBlock; ++n) f.at(half, i + n) = block[n];
     }
   }
   return f;

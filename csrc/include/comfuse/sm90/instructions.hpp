@@ -2,12 +2,12 @@
 // Nothing above that layer is included: CUTLASS's collectives cost a minute of compile time a kernel.
 #pragma once
 
-#include <cute/arch/copy_sm90_tma.hpp>
-#include <cute/arch/mma_sm90_desc.hpp>
-#include <cute/arch/mma_sm90_gmma.hpp>
 #include <cutlass/arch/barrier.h>
 #include <cutlass/arch/reg_reconfig.h>
 
+#include <cute/arch/copy_sm90_tma.hpp>
+#include <cute/arch/mma_sm90_desc.hpp>
+#include <cute/arch/mma_sm90_gmma.hpp>
 #include <utility>
 
 #include "comfuse/numeric.hpp"
@@ -83,25 +83,29 @@ struct RingPosition {
   }
 };
 
-// Two teams that take turns, on a pair of named barriers: `await` returns once the other team has passed
-// the turn.  Team 1 passes the first one before its first await.
-template <int Threads, int Pair>
+// Teams that take turns, each on a named barrier: `await` returns once the team before has passed the
+// turn.  Before its first await the last team passes to team 0.  `Use` numbers independent turns.
+template <int Teams, int ThreadsOfTeam, int Use>
 struct Turns {
   CF_DEVICE static void await(int team) {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + 2 * Pair + team), "n"(Threads) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(kFirst + team), "n"(2 * ThreadsOfTeam) : "memory");
   }
   CF_DEVICE static void pass(int team) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(2 + 2 * Pair - team), "n"(Threads) : "memory");
+    int const next = team == Teams - 1 ? 0 : team + 1;
+    asm volatile("bar.arrive %0, %1;" ::"r"(kFirst + next), "n"(2 * ThreadsOfTeam) : "memory");
   }
+
+ private:
+  static constexpr int kFirst = 1 + Use * Teams;  // barrier 0 is __syncthreads
 };
 
 // One warpgroup's wgmma, 64 rows by N columns by 16 products, both operands K-major in shared memory.
 template <class T, int N>
 struct Wgmma;
-#define CF_WGMMA(T, N, NAME)                                                                       \
-  template <>                                                                                      \
-  struct Wgmma<T, N> {                                                                             \
-    using Op = cute::SM90::GMMA::NAME<cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::K>;     \
+#define CF_WGMMA(T, N, NAME)                                                                   \
+  template <>                                                                                  \
+  struct Wgmma<T, N> {                                                                         \
+    using Op = cute::SM90::GMMA::NAME<cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::K>; \
   };
 CF_WGMMA(bf16, 64, MMA_64x64x16_F32BF16BF16_SS)
 CF_WGMMA(bf16, 128, MMA_64x128x16_F32BF16BF16_SS)

@@ -9,7 +9,8 @@
 
 namespace comfuse::sm90 {
 
-template <class GemmT, class ScheduleT, class ClusterT, class StagesT, class SlotsT, class OperandsT, class ProgramT>
+template <class GemmT, class ScheduleT, class ClusterT, class StagesT, class SlotsT, class OperandsT,
+          class ProgramT>
 struct FusedGemm {
   using Element = typename GemmT::Element;
   using Schedule = ScheduleT;
@@ -23,23 +24,26 @@ struct FusedGemm {
   static constexpr int N = GemmT::N;
   static constexpr int TileM = Schedule::TileM, TileN = Schedule::TileN, TileK = Schedule::TileK;
   static constexpr int ClusterN = ClusterShape::ClusterN;
-  static constexpr int kTeams = Schedule::kTeams, kTeamSize = Schedule::kTeamSize, kConsumers = kTeams * kTeamSize;
+  static constexpr int kTeams = Schedule::kTeams, kTeamSize = Schedule::kTeamSize,
+                       kConsumers = kTeams * kTeamSize;
   static constexpr int kFragments = Main::kFragments;
   static constexpr bool kClippedN = N % TileN != 0 || Scheduler::kTilesN % ClusterN != 0;
-  static_assert(N % 8 == 0 && TileN % 64 == 0 && TileM == 128);
+  static_assert(N % 8 == 0 && TileN % 32 == 0 && TileM == 128);
 
   // ---- threads
-  static_assert(kConsumers == 2 || kConsumers == 4);
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroup, kConsumerWarps = 4 * kConsumers;
-  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32, kConsumerRegisters = kConsumers == 2 ? 232 : 112;
+  // All that the register file holds, less what the producers need.
+  static_assert(kConsumers == 2 || kConsumers == 4);
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32,
+                       kConsumerRegisters = kConsumers == 2 ? 232 : 112;
 
   // ---- operands
   static constexpr int kTileOperands = count_of<IsTile>(OperandList{});
   static constexpr int kSlots = kTileOperands > 0 ? SlotsT::value : 0;
-  static constexpr int kSlotBytes = 64 * 64 * max_tile_element(OperandList{});
+  static constexpr int kSlotBytes = 64 * 32 * max_tile_element(OperandList{});
   template <class... P>
   static constexpr int slots_per_item(List<P...>) {  // of one member's ring
-    return (0 + ... + P::Tiles::size) * kFragments * (TileN / 64);
+    return (0 + ... + P::Tiles::size) * kFragments * (TileN / 32);
   }
   static constexpr int kSlotsPerItem = slots_per_item(Program{});
   static constexpr int kVectorBytes = vector_bytes<void, TileM, TileN>(OperandList{});
@@ -62,7 +66,8 @@ struct FusedGemm {
   // of the items.  A team has a buffer for its tile's vectors.
   static constexpr int kVectorsOffset = kSlotsOffset + kTeamSize * kSlots * kSlotBytes;
   static constexpr int kBarriersOffset = kVectorsOffset + kTeams * kVectorBytes;
-  static constexpr int kSharedBytes = kBarriersOffset + (2 * Main::kStages + 2 * kTeamSize * kSlots + 2 * kTeams) * 8;
+  static constexpr int kSharedBytes =
+      kBarriersOffset + (2 * Main::kStages + 2 * kTeamSize * kSlots + 2 * kTeams) * 8;
   static_assert(kSharedBytes <= 232448, "the plan needs more shared memory than a CTA can have");
 
   struct Params {
@@ -136,7 +141,8 @@ struct FusedGemm {
             vector_barriers + 2 * team + 1};
   }
 
-  CF_DEVICE static void produce_gemm(Params const& params, typename Main::Shared const& shared, Scheduler scheduler) {
+  CF_DEVICE static void produce_gemm(Params const& params, typename Main::Shared const& shared,
+                                     Scheduler scheduler) {
     typename Main::Position position;
     for (; !scheduler.done(); scheduler.advance()) {
       auto const item = scheduler.item();
@@ -149,7 +155,8 @@ struct FusedGemm {
   CF_DEVICE static void produce_tiles(Params const& params, uint8_t* memory, Scheduler scheduler) {
     if constexpr (kSlots > 0) {
       Rings rings;
-      for (; !scheduler.done(); scheduler.advance()) produce_phases(params, memory, scheduler.item(), rings, Program{});
+      for (; !scheduler.done(); scheduler.advance())
+        produce_phases(params, memory, scheduler.item(), rings, Program{});
     }
   }
   struct Rings {
@@ -164,7 +171,7 @@ struct FusedGemm {
   CF_DEVICE static void produce_phase(Params const& params, uint8_t* memory, Item const& item, Rings& rings,
                                       List<Leaf...>) {
     if constexpr (sizeof...(Leaf) > 0)
-      for (int column = item.column(); column < item.column() + TileN; column += 64) {
+      for (int column = item.column(); column < item.column() + TileN; column += 32) {
 #pragma unroll
         for (int part = 0; part < TileM / 64; ++part) {
           int const member = part / kFragments;  // a constant once unrolled: rings stay in registers
@@ -177,15 +184,12 @@ struct FusedGemm {
   template <class Position, class Leaf>
   CF_DEVICE static void produce_slot(Params const& params, EpilogueShared const& shared, int row, int column,
                                      Position& position, Leaf) {
-    constexpr int kBytes = sizeof(typename ElementOf<Leaf>::type), kBoxColumns = 128 / kBytes;
     constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     wait(shared.slot_empty[position.slot], position.phase ^ 1);
     uint64_t* full = shared.slot_full + position.slot;
-    Barrier::arrive_and_expect_tx(full, 64 * 64 * kBytes);
-    for (int box = 0; box < 64 / kBoxColumns; ++box)
-      cute::SM90_TMA_LOAD_2D::copy(&params.tiles[index_among<IsTile, Leaf>(OperandList{})], full, kHint,
-                                   shared.slots + position.slot * kSlotBytes + box * 64 * 128,
-                                   column + box * kBoxColumns, row);
+    Barrier::arrive_and_expect_tx(full, 64 * 32 * sizeof(typename ElementOf<Leaf>::type));
+    cute::SM90_TMA_LOAD_2D::copy(&params.tiles[index_among<IsTile, Leaf>(OperandList{})], full, kHint,
+                                 shared.slots + position.slot * kSlotBytes, column, row);
     position.advance();
   }
 
@@ -233,22 +237,20 @@ struct FusedGemm {
         epilogue.run(accumulator, scheduler.item());
       }
     } else {
-      // The teams take turns to multiply.  Each skips the K blocks and the tile slots of the other.
-      using Turn = Turns<kConsumers * kWarpgroup, 0>;
-      if (team == 1) {
-        Turn::pass(team);
-        position.advance(params.k_blocks);
-        epilogue.skip_item();
-        scheduler.advance();
-      }
-      for (; !scheduler.done(); scheduler.advance(2)) {
+      // The teams take turns to multiply.  Each skips the K blocks and the tile slots of the others.
+      using Turn = Turns<kTeams, kTeamSize * kWarpgroup, 0>;
+      if (team == kTeams - 1) Turn::pass(team);
+      position.advance(params.k_blocks * team);
+      epilogue.skip_items(team);
+      scheduler.advance(team);
+      for (; !scheduler.done(); scheduler.advance(kTeams)) {
         Turn::await(team);
         Main::multiply(main, position, accumulator, member, params.k_blocks);
         Turn::pass(team);
         Main::finish(main, position, accumulator);
         epilogue.run(accumulator, scheduler.item());
-        position.advance(params.k_blocks);
-        epilogue.skip_item();
+        position.advance(params.k_blocks * (kTeams - 1));
+        epilogue.skip_items(kTeams - 1);
       }
     }
     epilogue.leave();

@@ -21,27 +21,30 @@ inline decltype(&cuTensorMapEncodeTiled) tensor_map_encoder() {
   static auto const encoder = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found;
-    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                     cudaEnableDefault, &found);
     return e == cudaSuccess ? reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function) : nullptr;
   }();
   return encoder;
 }
 
 template <class T, int Rank>
-bool encode(CUtensorMap* map, void* data, cuuint64_t const (&sizes)[Rank], cuuint64_t const (&strides)[Rank - 1],
-            cuuint32_t const (&box)[Rank]) {
+bool encode(CUtensorMap* map, void* data, cuuint64_t const (&sizes)[Rank],
+            cuuint64_t const (&strides)[Rank - 1], cuuint32_t const (&box)[Rank],
+            CUtensorMapSwizzle swizzle) {
   cuuint32_t steps[Rank];
   for (auto& step : steps) step = 1;
   return tensor_map_encoder()(map, tensor_map_type<T>(), Rank, data, sizes, strides, box, steps,
-                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+                              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// A row-major matrix, read in boxes of `box_rows` rows by 128 bytes.
+// A row-major matrix, read in boxes of `box_rows` rows by `box_columns` columns.
 template <class T>
-bool encode_matrix(CUtensorMap* map, CfTensor const& tensor, int64_t rows, int64_t columns, int box_rows) {
+bool encode_matrix(CUtensorMap* map, CfTensor const& tensor, int64_t rows, int64_t columns, int box_rows,
+                   int box_columns, CUtensorMapSwizzle swizzle) {
   return encode<T, 2>(map, tensor.data, {cuuint64_t(columns), cuuint64_t(rows)}, {tensor.stride * sizeof(T)},
-                      {128 / sizeof(T), cuuint32_t(box_rows)});
+                      {cuuint32_t(box_columns), cuuint32_t(box_rows)}, swizzle);
 }
 
 // B's rows from `first` on, in groups of 32 whose rows mainloop.hpp permutes; `runs` of the four runs of
@@ -51,8 +54,9 @@ bool encode_permuted(CUtensorMap* map, CfTensor const& b, int64_t first, int run
                      int groups_of_box) {
   cuuint64_t const row = b.stride * sizeof(T);
   return encode<T, 5>(map, static_cast<char*>(b.data) + first * row,
-                      {cuuint64_t(k), 2, cuuint64_t(runs), 4, cuuint64_t(groups)}, {row, 8 * row, 2 * row, 32 * row},
-                      {128 / sizeof(T), 2, 4, 4, cuuint32_t(groups_of_box)});
+                      {cuuint64_t(k), 2, cuuint64_t(runs), 4, cuuint64_t(groups)},
+                      {row, 8 * row, 2 * row, 32 * row},
+                      {128 / sizeof(T), 2, 4, 4, cuuint32_t(groups_of_box)}, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 template <class Kernel, void (*kFunction)(typename Kernel::Params)>
@@ -63,7 +67,8 @@ class Launcher {
  public:
   static int launch(CfArgs const* args, void* workspace, void* stream) {
     if (args->abi_version != CF_ABI_VERSION) return CF_ERROR_ABI;
-    if (args->m <= 0 || args->m > INT32_MAX - Kernel::TileM || args->k <= 0 || args->k > INT32_MAX - Kernel::TileK)
+    if (args->m <= 0 || args->m > INT32_MAX - Kernel::TileM || args->k <= 0 ||
+        args->k > INT32_MAX - Kernel::TileK)
       return CF_ERROR_ARGUMENT;
     if (Kernel::kExchanges && workspace == nullptr) return CF_ERROR_ARGUMENT;
     int device, clusters;
@@ -84,10 +89,13 @@ class Launcher {
     using Main = typename Kernel::Main;
     constexpr int kGroups = Kernel::N / 32, kRest = Main::kPartialColumns;
     auto& maps = params.gemm;
-    bool ok = encode_matrix<Element>(&maps.a, args->a, args->m, args->k, Main::kRowsA) &&
+    bool ok = encode_matrix<Element>(&maps.a, args->a, args->m, args->k, Main::kRowsA, Kernel::TileK,
+                                     CU_TENSOR_MAP_SWIZZLE_128B) &&
               encode_tiles(params, *args, typename Kernel::OperandList{});
-    if (kGroups > 0) ok = ok && encode_permuted<Element>(&maps.b, args->b, 0, 4, kGroups, args->k, Main::kGroupsOfBox);
-    if (kRest > 0) ok = ok && encode_permuted<Element>(&maps.b_partial, args->b, kGroups * 32, kRest / 8, 1, args->k, 1);
+    if (kGroups > 0)
+      ok = ok && encode_permuted<Element>(&maps.b, args->b, 0, 4, kGroups, args->k, Main::kGroupsOfBox);
+    if (kRest > 0)
+      ok = ok && encode_permuted<Element>(&maps.b_partial, args->b, kGroups * 32, kRest / 8, 1, args->k, 1);
     if (kGroups == 0) maps.b = maps.b_partial;  // read beyond its one group only, for zeros
     if (!ok) return CF_ERROR_TENSOR_MAP;
 
@@ -101,17 +109,19 @@ class Launcher {
   static int64_t workspace_bytes(int64_t m) {
     if (!Kernel::kExchanges) return 0;
     int64_t const row_blocks = (m + Kernel::TileM - 1) / Kernel::TileM;
-    return Kernel::kCounterBytes + Kernel::kReductions * row_blocks * Kernel::kWordsPerRowBlock * int64_t(sizeof(uint64_t));
+    return Kernel::kCounterBytes +
+           Kernel::kReductions * row_blocks * Kernel::kWordsPerRowBlock * int64_t(sizeof(uint64_t));
   }
 
   static int info(CfInfo* out) {
     cudaFuncAttributes attributes;
-    if (cudaError_t e = cudaFuncGetAttributes(&attributes, reinterpret_cast<void const*>(kFunction))) return e;
+    if (cudaError_t e = cudaFuncGetAttributes(&attributes, reinterpret_cast<void const*>(kFunction)))
+      return e;
     int device, clusters;
     if (cudaError_t e = cudaGetDevice(&device)) return e;
     if (int e = resident_clusters(device, &clusters)) return e;
-    *out = {CF_ABI_VERSION, attributes.numRegs, int32_t(attributes.localSizeBytes), Kernel::kSharedBytes, clusters,
-            Kernel::kThreads};
+    *out = {CF_ABI_VERSION,       attributes.numRegs, int32_t(attributes.localSizeBytes),
+            Kernel::kSharedBytes, clusters,           Kernel::kThreads};
     return 0;
   }
 
@@ -137,7 +147,8 @@ class Launcher {
     *clusters = known[device].load(std::memory_order_relaxed);
     if (*clusters > 0) return 0;
     auto* function = reinterpret_cast<void const*>(kFunction);
-    if (cudaError_t e = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, Kernel::kSharedBytes))
+    if (cudaError_t e =
+            cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, Kernel::kSharedBytes))
       return e;
     int processors;
     if (cudaError_t e = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) return e;
@@ -169,7 +180,8 @@ class Launcher {
     if constexpr (IsTile<Operand>::value)
       return encode_matrix<typename ElementOf<Operand>::type>(
           &params.tiles[index_among<IsTile, Operand>(typename Kernel::OperandList{})],
-          args.operands[ElementOf<Operand>::index], args.m, Kernel::N, 64);
+          args.operands[ElementOf<Operand>::index], args.m, Kernel::N, 64, kFragmentColumns,
+          CU_TENSOR_MAP_SWIZZLE_NONE);
     return true;
   }
 };
@@ -179,14 +191,15 @@ class Launcher {
 #define CF_API extern "C" __attribute__((visibility("default")))
 
 // The kernel under its stem, which is the name a profiler shows, and the functions of abi.h.
-#define COMFUSE_EXPORT(STEM, KERNEL)                                                                           \
-  extern "C" __global__ void __launch_bounds__(KERNEL::kThreads, 1) STEM(const __grid_constant__ KERNEL::Params params) { \
-    KERNEL::run(params);                                                                                       \
-  }                                                                                                            \
-  CF_API int cf_launch_##STEM(CfArgs const* args, void* workspace, void* stream) {                             \
-    return comfuse::sm90::Launcher<KERNEL, STEM>::launch(args, workspace, stream);                             \
-  }                                                                                                            \
-  CF_API int64_t cf_workspace_##STEM(int64_t m) {                                                              \
-    return comfuse::sm90::Launcher<KERNEL, STEM>::workspace_bytes(m);                                          \
-  }                                                                                                            \
+#define COMFUSE_EXPORT(STEM, KERNEL)                                               \
+  extern "C" __global__ void __launch_bounds__(KERNEL::kThreads, 1)                \
+      STEM(const __grid_constant__ KERNEL::Params params) {                        \
+    KERNEL::run(params);                                                           \
+  }                                                                                \
+  CF_API int cf_launch_##STEM(CfArgs const* args, void* workspace, void* stream) { \
+    return comfuse::sm90::Launcher<KERNEL, STEM>::launch(args, workspace, stream); \
+  }                                                                                \
+  CF_API int64_t cf_workspace_##STEM(int64_t m) {                                  \
+    return comfuse::sm90::Launcher<KERNEL, STEM>::workspace_bytes(m);              \
+  }                                                                                \
   CF_API int cf_info_##STEM(CfInfo* out) { return comfuse::sm90::Launcher<KERNEL, STEM>::info(out); }

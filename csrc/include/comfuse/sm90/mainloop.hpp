@@ -50,8 +50,8 @@ struct Mainloop {
   }
 
   // One thread loads the K blocks of the tile at (row, column).
-  CF_DEVICE static void load(Shared const& shared, Position& position, Maps const& maps, int row, int column, int rank,
-                             int k_blocks) {
+  CF_DEVICE static void load(Shared const& shared, Position& position, Maps const& maps, int row, int column,
+                             int rank, int k_blocks) {
     for (int k = 0; k < k_blocks; ++k, position.advance()) {
       wait(shared.empty[position.slot], position.phase ^ 1);
       uint64_t* full = shared.full + position.slot;
@@ -74,12 +74,14 @@ struct Mainloop {
 
   // Peers may still read, or multicast into, this CTA's shared memory: wait until every stage is free.
   CF_DEVICE static void drain(Shared const& shared, Position& position) {
-    for (int i = 0; i < kStages; ++i, position.advance()) wait(shared.empty[position.slot], position.phase ^ 1);
+    for (int i = 0; i < kStages; ++i, position.advance())
+      wait(shared.empty[position.slot], position.phase ^ 1);
   }
 
-  // The share of the tile of one of the team's warpgroups; returns with the last K block's products still in flight.
-  CF_DEVICE static void multiply(Shared const& shared, Position& position, Accumulator& accumulator, int member,
-                                 int k_blocks) {
+  // The share of the tile of one of the team's warpgroups; returns with the last K block's products still in
+  // flight.
+  CF_DEVICE static void multiply(Shared const& shared, Position& position, Accumulator& accumulator,
+                                 int member, int k_blocks) {
     uint32_t const first_row = member * (kFragments * 64) * 128;
 #pragma unroll 1
     for (int k = 0; k < k_blocks; ++k) {

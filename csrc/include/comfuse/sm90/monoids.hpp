@@ -47,7 +47,9 @@ struct OneNumber {
     CF_DEVICE void add(float x, bool /*first*/) { value = Op::step(value, x); }
     CF_DEVICE State finish(float /*count*/) const { return {value}; }
   };
-  CF_DEVICE static State merge(State a, State b, float /*counts*/, float) { return {Op::merge(a.value, b.value)}; }
+  CF_DEVICE static State merge(State a, State b, float /*counts*/, float) {
+    return {Op::merge(a.value, b.value)};
+  }
   struct Merger {
     float value = Op::identity();
     CF_DEVICE void add(State s, float /*count*/, bool /*first*/) { value = Op::merge(value, s.value); }
@@ -115,7 +117,8 @@ struct Welford {
   CF_DEVICE static State merge(State a, State b, float count_a, float count_b) {
     float const count = count_a + count_b, inverse = count > 0.f ? 1.f / count : 0.f;
     float const d = a.mean - b.mean;
-    return {(count_a * a.mean + count_b * b.mean) * inverse, fmaf(d * d, count_a * count_b * inverse, a.m2 + b.m2)};
+    return {(count_a * a.mean + count_b * b.mean) * inverse,
+            fmaf(d * d, count_a * count_b * inverse, a.m2 + b.m2)};
   }
   struct Merger {  // the same shifted sums over tile means, weighted by their counts
     float shift = 0.f, sum = 0.f, squares = 0.f, within = 0.f;

@@ -39,7 +39,8 @@ class LaunchParity {
   CF_DEVICE void leave() const {
     __syncwarp();
     if (lane_id() == 0)
-      asm volatile("red.relaxed.gpu.global.inc.u32 [%0], %1;" ::"l"(counter_), "r"(2 * warps_ - 1) : "memory");
+      asm volatile("red.relaxed.gpu.global.inc.u32 [%0], %1;" ::"l"(counter_), "r"(2 * warps_ - 1)
+                   : "memory");
   }
 
  private:

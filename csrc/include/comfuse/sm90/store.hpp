@@ -7,9 +7,8 @@ namespace comfuse::sm90 {
 
 // Predicated, not branched around: a branch would end the scheduler's block at every store.
 CF_DEVICE void store_if(bool condition, void* p, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
-  asm volatile(
-      "{ .reg .pred q; setp.ne.s32 q, %5, 0; @q st.global.v4.u32 [%0], {%1, %2, %3, %4}; }" ::"l"(p), "r"(x), "r"(y),
-      "r"(z), "r"(w), "r"(int(condition)));
+  asm volatile("{ .reg .pred q; setp.ne.s32 q, %5, 0; @q st.global.v4.u32 [%0], {%1, %2, %3, %4}; }" ::"l"(p),
+               "r"(x), "r"(y), "r"(z), "r"(w), "r"(int(condition)));
 }
 
 // The thread's run of eight columns in one row; `row` is that row at the fragment's first column.
