@@ -35,7 +35,7 @@ bool encode(CUtensorMap* map, void* data, cuuint64_t const (&sizes)[Rank],
   cuuint32_t steps[Rank];
   for (auto& step : steps) step = 1;
   return tensor_map_encoder()(map, tensor_map_type<T>(), Rank, data, sizes, strides, box, steps,
-                              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 

@@ -55,29 +55,26 @@ struct RowGroup {
     store_relaxed(words + tile_n * TileM + row, (word & ~kTag) | uint64_t(tag) << 32);
   }
 
-  // Waits for the row's words of all tiles and merges them in index order.
+  // Waits for the row's words of all tiles and merges them in index order.  Polls are rare on purpose:
+  // on words that are still being written they slow down all that L2 does, and the kernel with it.
   template <class Monoid>
   CF_DEVICE static typename Monoid::State gather(uint64_t const* words, int row, uint32_t tag) {
     typename Monoid::Merger merger;
+    __nanosleep(kFirstPoll);
 #pragma unroll
     for (int base = 0; base < TilesN; base += kInFlight) {
       uint64_t word[kInFlight];
-      Deadline deadline;
-      while (true) {
-        bool arrived = true;
+      auto arrived = [&] {
+        bool all = true;
 #pragma unroll
-        for (int t = 0; t < kInFlight; ++t) {
-          if (base + t >= TilesN) continue;
-          word[t] = load_relaxed(words + (base + t) * TileM + row);
-        }
+        for (int t = 0; t < kInFlight; ++t)
+          if (base + t < TilesN) word[t] = load_relaxed(words + (base + t) * TileM + row);
 #pragma unroll
-        for (int t = 0; t < kInFlight; ++t) {
-          if (base + t >= TilesN) continue;
-          arrived = arrived && (uint32_t(word[t] >> 32) & 1u) == tag;
-        }
-        if (__all_sync(kFullWarp, arrived)) break;
-        deadline.check();
-      }
+        for (int t = 0; t < kInFlight; ++t)
+          if (base + t < TilesN) all = all && (uint32_t(word[t] >> 32) & 1u) == tag;
+        return __all_sync(kFullWarp, all);
+      };
+      for (Deadline deadline; !arrived(); deadline.check()) __nanosleep(kNextPoll);
 #pragma unroll
       for (int t = 0; t < kInFlight; ++t) {
         if (base + t >= TilesN) continue;
@@ -92,6 +89,7 @@ struct RowGroup {
  private:
   static constexpr uint64_t kTag = uint64_t(1) << 32;
   static constexpr int kInFlight = 8;
+  static constexpr unsigned kFirstPoll = 700, kNextPoll = 100;  // nanoseconds
 };
 
 }  // namespace comfuse::sm90
