@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from comfuse.generator.passes.canonicalise import canonicalise
+from comfuse.generator.passes.fold_shifts import fold_shifts
 from comfuse.generator.passes.fuse_activations import fuse_activations
 from comfuse.generator.passes.fuse_reductions import fuse_reductions
 from comfuse.generator.passes.infer import infer
@@ -21,6 +22,8 @@ PASSES: tuple[Pass, ...] = (
     fuse_activations,
     fuse_reductions,
     canonicalise,  # clears what the fusions left over
+    fold_shifts,
+    canonicalise,
     verify,  # what goes out is too
 )
 

@@ -52,7 +52,9 @@ def test_normalize_is_idempotent_and_keeps_the_interface(spec: FusedSpec) -> Non
     assert once.operands == spec.operands
     assert [(o.name, o.dtype) for o in once.outputs] == [(o.name, o.dtype) for o in spec.outputs]
     assert (once.n, once.k, once.dtype) == (spec.n, spec.k, spec.dtype)
-    assert len(once.nodes) <= len(spec.nodes) + 2  # a constant or a root may be new, nothing else
+    products = sum(node.op in ("mul", "div") for node in spec.nodes)
+    # A constant or a root may be new, and a product for each shift that is folded; nothing else.
+    assert len(once.nodes) <= len(spec.nodes) + 2 + products
 
 
 def program(build) -> FusedSpec:
@@ -109,7 +111,8 @@ def test_mean_and_variance_become_one_welford(n: int) -> None:
     b = SpecBuilder(n, 64, BF16)
     centred, var = variance(b, b.gemm(), n)
     b.output("y", b.op("mul", centred, b.op("rsqrt", var)), BF16)
-    assert ops(normalize(b.spec())) == ["gemm", "row_welford", "field", "sub", "field", "rsqrt", "mul"]
+    expected = ["gemm", "row_welford", "field", "field", "rsqrt", "mul", "mul", "sub"]
+    assert ops(normalize(b.spec())) == expected
 
 
 def test_unbiased_variance_scales_the_welford() -> None:
@@ -135,9 +138,67 @@ def test_rmsnorm_keeps_its_sum_of_squares() -> None:
     assert [op for op in ops(spec) if op.startswith("row_")] == ["row_sumsq"]
 
 
-def test_catalogue_layernorm_is_canonical() -> None:
+def test_catalogue_layernorm_is_canonical_but_for_its_shift() -> None:
     spec = catalog.layernorm(64, 64, BF16, bias=BF16, residual=BF16, ln_weight=BF16, ln_bias=BF16)
-    assert sorted(ops(normalize(spec))) == sorted(ops(spec))
+    assert sorted(ops(normalize(spec))) == sorted([*ops(spec), "mul"])
+
+
+def load(b: SpecBuilder, name: str, space: Space) -> int:
+    return b.load(name, space, DType.FP32)
+
+
+FOLDED = ["mul", "mul", "sub"]
+
+
+@pytest.mark.parametrize(
+    "c, r", [(c, r) for c in (Space.COLUMN, Space.SCALAR) for r in (Space.COLUMN, Space.SCALAR)]
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_shift_by_row_is_folded_into_its_scale(c: Space, r: Space, order: int) -> None:
+    def build(b: SpecBuilder, x: int) -> int:
+        shift, scale = load(b, "c", c), load(b, "r", r)
+        return b.op("mul", *(b.op("sub", x, shift), scale)[::order])
+
+    spec = program(build)
+    assert ops(spec) == ["gemm", "load", "load", *FOLDED]
+    scaled, shift = (spec.nodes[i] for i in spec.nodes[-1].inputs)
+    assert (scaled.inputs[0], set(shift.inputs)) == (0, {1, 2})
+    values = [v if space is Space.SCALAR else [v] for space, v in ((c, 0.5), (r, 4.0))]
+    assert flat(interpret(spec, [[3.0, -2.0] * 32], values)[0]) == [10.0, -10.0] * 32
+
+
+def test_a_folded_shift_is_folded_again() -> None:
+    def build(b: SpecBuilder, x: int) -> int:
+        c, r, s = (load(b, name, Space.COLUMN) for name in "crs")
+        return b.op("mul", b.op("mul", b.op("sub", x, c), r), s)
+
+    spec = program(build)
+    assert [op for op in ops(spec) if op != "load"] == ["gemm", "mul", "mul", "mul", "mul", "sub"]
+    assert normalize(spec) == spec
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        # A scale by column, a shift by column, an unscaled shift, c - x.
+        lambda b, x: b.op("mul", b.op("sub", x, load(b, "c", Space.COLUMN)), load(b, "w", Space.ROW)),
+        lambda b, x: b.op("mul", b.op("sub", x, load(b, "w", Space.ROW)), load(b, "r", Space.COLUMN)),
+        lambda b, x: b.op("mul", b.op("sub", load(b, "c", Space.COLUMN), x), load(b, "r", Space.COLUMN)),
+        # The largest entry of a row must give exactly zero.
+        lambda b, x: b.op("mul", b.op("sub", x, b.op("row_max", x)), load(b, "r", Space.SCALAR)),
+        lambda b, x: b.op("mul", b.op("sub", x, b.op("abs", b.op("row_min", x))), load(b, "r", Space.SCALAR)),
+    ],
+)
+def test_other_differences_stay(build) -> None:
+    assert [op for op in ops(program(build)) if op in ("sub", "mul")] == ["sub", "mul"]
+
+
+def test_a_difference_with_other_readers_stays() -> None:
+    def build(b: SpecBuilder, x: int) -> int:
+        centred = b.op("sub", x, load(b, "c", Space.COLUMN))
+        return b.op("add", b.op("exp", centred), b.op("mul", centred, load(b, "r", Space.COLUMN)))
+
+    assert [op for op in ops(program(build)) if op in ("sub", "mul")] == ["sub", "mul"]
 
 
 def silu(b: SpecBuilder, x: int) -> int:
