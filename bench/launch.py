@@ -21,7 +21,7 @@ _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(abi.Args), ctypes.c_void
 
 
 def label(shape: plan.TileShape | plan.KernelPlan) -> str:
-    """Schedule and tile, e.g. ``"pingpong-128x192"``."""
+    """Schedule and tile, e.g. ``"pingpong-128x128"``."""
     return f"{shape.schedule}-{shape.tile_m}x{shape.tile_n}"
 
 

@@ -192,7 +192,7 @@ _ALL = (
 )
 # Plain GEMMs of two kernel layers: see bench.plain_gemm.
 STOCK = tuple(Provider(v.name, v.name, _stock(v), only_gemm=True, rounds_once=True) for v in stock.VARIANTS)
-OWN_PLANS = ("pingpong-128x128", "pingpong2-128x128", "pingpong-128x192", "cooperative-128x256")
+OWN_PLANS = ("pingpong-128x128", "pingpong2-128x128", "cooperative-128x256")
 OWN = tuple(_own(s) for s in OWN_PLANS)
 # Every plan that the planner might choose, forced: what its choice is held against.
 PLANS = tuple(_forced(s) for s in SHAPES)

@@ -16,6 +16,7 @@ from comfuse.generator.plan.kernel_plan import SCHEDULES, KernelPlan
 _PLACEHOLDER = "cf_kernel"  # stands for the name in the text whose digest is part of the name
 
 _TEMPLATE = "cf::sm90::FusedGemm"
+_DEFAULT_TEAMS = {"Pingpong": 2, "Cooperative": 1}  # of the schedules' templates, in program.hpp
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def _kernel(plan: KernelPlan, operands: list[str]) -> list[str]:
             f"cf::Gemm<cf::{plan.spec.dtype.value}, /*N=*/{plan.spec.n}>",
             _schedule(plan),
             f"cf::Cluster<1, {plan.cluster_n}>",
-            f"cf::Stages<{plan.stages}{f', {plan.spec.k}' if plan.resident else ''}>",
+            f"cf::Stages<{plan.stages}>",
             f"cf::TileSlots<{plan.tile_slots}>",
             *lists,
         ],
@@ -72,8 +73,8 @@ def _kernel(plan: KernelPlan, operands: list[str]) -> list[str]:
 def _schedule(plan: KernelPlan) -> str:
     schedule = SCHEDULES[plan.schedule]
     numbers = [plan.tile_m, plan.tile_n, plan.tile_k]
-    if schedule.template == "Pingpong" and schedule.team_size > 1:
-        numbers.append(schedule.team_size)
+    if schedule.teams != _DEFAULT_TEAMS[schedule.template]:
+        numbers.append(schedule.teams)
     return f"cf::{schedule.template}<{', '.join(map(str, numbers))}>"
 
 

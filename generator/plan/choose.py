@@ -30,7 +30,9 @@ def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan
     if not plans:
         reasons = "; ".join(f"{r.shape.label}: {r.reason}" for r in found if isinstance(r, Refusal))
         raise PlanError(f"no tile shape fits: {reasons}")
-    return min(plans, key=_badness)  # the first of equals
+    target, rows = gpus.find(gpu), m or cost.LARGE_M
+    # Not by ``predicted_us``, where the floor makes equals.  The first of equals is taken.
+    return min(plans, key=lambda p: cost.predict_us(p.spec, p.program, p.shape, target, rows))
 
 
 def force(spec: FusedSpec, shape: TileShape, gpu: str = "h200", m: int | None = None) -> KernelPlan:
@@ -46,10 +48,6 @@ def force(spec: FusedSpec, shape: TileShape, gpu: str = "h200", m: int | None = 
                 raise PlanError(f"{shape.label}: {candidate.reason}")
             return candidate
     raise PlanError(f"{shape.label} is none of the planner's: {', '.join(s.name for s in SHAPES)}")
-
-
-def _badness(p: KernelPlan) -> float:
-    return p.predicted_us * cost.caution(p.spec, p.shape)
 
 
 @lru_cache(maxsize=256)
@@ -79,6 +77,7 @@ def _consider(
     for check in constraints.SHAPE_CONSTRAINTS:
         if (reason := check(candidate)) is not None:
             return Refusal(shape, check.__name__, reason)
+    floor = cost.floor_us(spec, gpu, m)
     return KernelPlan(
         spec=spec,
         program=program,
@@ -87,7 +86,6 @@ def _consider(
         tile_k=TILE_K,
         cluster_n=shape.cluster_n,
         schedule=shape.schedule,
-        resident=shape.resident,
         stages=stages,
         tile_slots=slots,
         scope=_scope(spec, program, shape),
@@ -96,8 +94,8 @@ def _consider(
         decisions=(*program.decisions, *_decisions(spec, program, shape, m)),
         max_m=None,
         gpu=gpu.name,
-        predicted_us=cost.predict_us(spec, program, shape, gpu, m),
-        floor_us=cost.floor_us(spec, gpu, m),
+        predicted_us=max(floor, cost.predict_us(spec, program, shape, gpu, m)),
+        floor_us=floor,
     )
 
 
@@ -120,5 +118,5 @@ def _decisions(spec: FusedSpec, program: PhaseProgram, shape: TileShape, m: int)
     if tiles % shape.cluster_n:
         said.append(f"{tiles} tiles a row block in clusters of {shape.cluster_n}: one is a phantom")
     if memory.operand_count(spec, Space.TILE):
-        said.append("tile operands stream through shared memory in chunks of 64 columns")
+        said.append("tile operands stream through shared memory in chunks of 32 columns")
     return tuple(said)

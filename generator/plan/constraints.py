@@ -96,14 +96,6 @@ def row_group_is_resident(c: Candidate) -> str | None:
     return f"a row reduction over N = {c.spec.n} spans more tiles than can run at once; N <= {most} fits"
 
 
-def resident_columns_stay(c: Candidate) -> str | None:
-    """A CTA that keeps its part of B works on the same columns in every row block."""
-    clusters = c.gpu.processors // c.shape.cluster_n
-    if not c.shape.resident or c.shape.clusters_n(c.spec.n) <= clusters:
-        return None
-    return f"N = {c.spec.n} has more tiles than CTAs can run at once: none could keep its columns of B"
-
-
 def cluster_is_used(c: Candidate) -> str | None:
     if c.shape.tiles_n(c.spec.n) >= c.shape.cluster_n:
         return None
@@ -124,7 +116,6 @@ SPEC_CONSTRAINTS: tuple[SpecConstraint, ...] = (
 SHAPE_CONSTRAINTS: tuple[ShapeConstraint, ...] = (
     cluster_is_used,
     row_group_is_resident,
-    resident_columns_stay,
     shared_memory_fits,
     registers_fit,
 )

@@ -7,11 +7,14 @@ from comfuse.generator.phases import PhaseProgram
 from comfuse.generator.plan.kernel_plan import SCHEDULES, TILE_K, TileShape
 from comfuse.generator.spec import FusedSpec, Space
 
-CHUNK = 64  # tile operands arrive in pieces of 64 rows and as many columns, one a slot
+# Tile operands arrive in pieces, one a slot.
+PIECE_ROWS = 64
+PIECE_COLUMNS = 32
 MAX_STAGES = 8
 MIN_STAGES = 3
 GOOD_STAGES = 4  # fewer only to make room for the slots that a phase cannot do without
-MAX_SLOTS = 8
+GOOD_CHUNKS = 2  # of 32 columns that the slots hold: one is read while the next arrives
+MAX_CHUNKS = 4
 REGISTER_LIMIT = SCHEDULES["pingpong"].registers  # of the schedules with two multiplying warpgroups
 
 
@@ -20,19 +23,14 @@ def operand_count(spec: FusedSpec, space: Space) -> int:
 
 
 def stage_bytes(shape: TileShape) -> int:
-    """One step of the GEMM: a block of A and, unless B is resident, one of B; 16-bit elements."""
-    return (shape.tile_m + (0 if shape.resident else shape.tile_n)) * TILE_K * 2
-
-
-def resident_bytes(spec: FusedSpec, shape: TileShape) -> int:
-    """B's tile over all of K, if it stays."""
-    return -(-spec.k // TILE_K) * shape.tile_n * TILE_K * 2 if shape.resident else 0
+    """One step of the GEMM: a block of A and one of B; 16-bit elements."""
+    return (shape.tile_m + shape.tile_n) * TILE_K * 2
 
 
 def slot_bytes(spec: FusedSpec) -> int:
     """A slot holds a piece of the widest tile operand."""
     widest = max((o.dtype.nbytes for o in spec.operands if o.space is Space.TILE), default=0)
-    return CHUNK * CHUNK * widest
+    return PIECE_ROWS * PIECE_COLUMNS * widest
 
 
 def vector_bytes(spec: FusedSpec, shape: TileShape) -> int:
@@ -54,8 +52,7 @@ def shared_bytes(spec: FusedSpec, shape: TileShape, stages: int, slots: int) -> 
     Each member of a team has a ring of ``slots``, for its own rows; both teams use it in turn.
     """
     return (
-        resident_bytes(spec, shape)
-        + stages * stage_bytes(shape)
+        stages * stage_bytes(shape)
         + SCHEDULES[shape.schedule].team_size * slots * slot_bytes(spec)
         + vector_bytes(spec, shape)
         + barrier_bytes(shape, stages, slots)
@@ -63,21 +60,23 @@ def shared_bytes(spec: FusedSpec, shape: TileShape, stages: int, slots: int) -> 
 
 
 def needed_slots(program: PhaseProgram, shape: TileShape) -> int:
-    """Slots that a warpgroup holds at once: for 64 columns of a phase, all rows of all its operands."""
-    return shape.rows_of_warpgroup // CHUNK * max(len(phase.tiles) for phase in program.phases)
+    """Slots that a warpgroup holds at once: for 32 columns of a phase, all rows of all its operands."""
+    return shape.rows_of_warpgroup // PIECE_ROWS * max(len(phase.tiles) for phase in program.phases)
 
 
 def stages_and_slots(spec: FusedSpec, program: PhaseProgram, shape: TileShape, limit: int) -> tuple[int, int]:
-    """As many slots as let the next pieces arrive while these are read, then as many stages as fit.
+    """As many stages as fit beside ``GOOD_CHUNKS`` chunks, then slots in what is left, up to ``MAX_CHUNKS``.
 
     Where that leaves too few stages, fewer slots.  The stages are fewer than ``MIN_STAGES`` if the shape
     does not fit at all.
     """
     needed = needed_slots(program, shape)
-    slots = min(2 * needed, max(needed, MAX_SLOTS))
+    slots = GOOD_CHUNKS * needed
     while slots > needed and _stages(spec, shape, slots, limit) < GOOD_STAGES:
         slots -= 1
     stages = _stages(spec, shape, slots, limit)
+    while slots < MAX_CHUNKS * needed and shared_bytes(spec, shape, stages, slots + 1) <= limit:
+        slots += 1
     return stages, slots
 
 

@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_64529a1d
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_cd7e361a
 //   h = a @ b.T * rsqrt(sumsq(a @ b.T) * 0.000434027778 + eps) * (post_weight + weight_offset) + residual
 //   y = h * rsqrt(sumsq(h) * 0.000434027778 + eps) * (pre_weight + weight_offset)
 #include <comfuse/sm90/fused_gemm.hpp>
@@ -33,7 +33,7 @@ using Phase2 =
 
 using Kernel =
     cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2304>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
-                        cf::Stages<6>, cf::TileSlots<4>, cf::Operands<residual, post_weight, pre_weight>,
+                        cf::Stages<6>, cf::TileSlots<8>, cf::Operands<residual, post_weight, pre_weight>,
                         cf::Program<Phase0, Phase1, Phase2>>;
 }  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_64529a1d, Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_cd7e361a, Kernel)

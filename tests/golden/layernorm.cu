@@ -1,6 +1,7 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_f3c4ae12
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_af8750a7
 //   x = a @ b.T + bias + residual
-//   y = (x - mean(x)) * rsqrt(var(x) + eps) * ln_weight + ln_bias
+//   rstd = rsqrt(var(x) + eps)
+//   y = (x * rstd - mean(x) * rstd) * ln_weight + ln_bias
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
@@ -18,15 +19,15 @@ using stats = cf::RowReduce<0, cf::Welford, x>;
 using Phase0 = cf::Phase<cf::Tiles<residual>, cf::Columns<>, cf::Lets<x>, cf::Effects<cf::Keep<x>, stats>>;
 
 // phase 1
-using mean = cf::Column<0, cf::Stat<0, cf::mean>>;
-using rstd = cf::Column<1, cf::Rsqrt<cf::Add<cf::Stat<0, cf::variance>, eps>>>;
-using y = cf::Add<cf::Mul<cf::Mul<cf::Sub<cf::Kept, mean>, rstd>, ln_weight>, ln_bias>;
-using Phase1 =
-    cf::Phase<cf::Tiles<>, cf::Columns<mean, rstd>, cf::Lets<>, cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
+using rstd = cf::Column<0, cf::Rsqrt<cf::Add<cf::Stat<0, cf::variance>, eps>>>;
+using mean_scaled = cf::Column<1, cf::Mul<cf::Stat<0, cf::mean>, rstd>>;
+using y = cf::Add<cf::Mul<cf::Sub<cf::Mul<cf::Kept, rstd>, mean_scaled>, ln_weight>, ln_bias>;
+using Phase1 = cf::Phase<cf::Tiles<>, cf::Columns<rstd, mean_scaled>, cf::Lets<>,
+                         cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
 
 using Kernel =
     cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/1024>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
-                        cf::Stages<6>, cf::TileSlots<4>, cf::Operands<bias, residual, ln_weight, ln_bias>,
+                        cf::Stages<6>, cf::TileSlots<8>, cf::Operands<bias, residual, ln_weight, ln_bias>,
                         cf::Program<Phase0, Phase1>>;
 }  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_f3c4ae12, Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_af8750a7, Kernel)

@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_459a0449
+// cf_sm90_gemm_bf16_fp32_128x256x64_c1x2_cooperative_1744db9d
 //   lse = max(a @ b.T) + log(sum(exp(a @ b.T - max(a @ b.T))))
 #include <comfuse/sm90/fused_gemm.hpp>
 
@@ -20,7 +20,7 @@ using Phase2 =
     cf::Phase<cf::Tiles<>, cf::Columns<lse>, cf::Lets<>, cf::Effects<cf::ColumnStore<0, cf::fp32, lse>>>;
 
 using Kernel =
-    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/8192>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
-                        cf::Stages<7>, cf::TileSlots<0>, cf::Operands<>, cf::Program<Phase0, Phase1, Phase2>>;
+    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/8192>, cf::Cooperative<128, 256, 64>, cf::Cluster<1, 2>,
+                        cf::Stages<4>, cf::TileSlots<0>, cf::Operands<>, cf::Program<Phase0, Phase1, Phase2>>;
 }  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_459a0449, Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x256x64_c1x2_cooperative_1744db9d, Kernel)

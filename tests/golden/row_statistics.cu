@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_fp32_128x256x64_c1x1_cooperative_34203338
+// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong2_997cda36
 //   y = silu(a @ b.T * row_scale + bias)
 //   y_wide = y
 //   peak = max(abs(y))
@@ -28,8 +28,8 @@ using mean = cf::Column<1, cf::Mul<cf::Stat<1, cf::value>, inverse_n>>;
 using Phase1 = cf::Phase<cf::Tiles<>, cf::Columns<peak, mean>, cf::Lets<>,
                          cf::Effects<cf::ColumnStore<2, cf::fp32, peak>, cf::ColumnStore<3, cf::fp32, mean>>>;
 
-using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/200>, cf::Cooperative<128, 256, 64>,
-                                   cf::Cluster<1, 1>, cf::Stages<4>, cf::TileSlots<0>,
+using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/200>, cf::Cooperative<128, 128, 64, 2>,
+                                   cf::Cluster<1, 2>, cf::Stages<7>, cf::TileSlots<0>,
                                    cf::Operands<row_scale, bias>, cf::Program<Phase0, Phase1>>;
 }  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x256x64_c1x1_cooperative_34203338, Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong2_997cda36, Kernel)

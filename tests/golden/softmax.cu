@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_074666ce
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong2_39a2b260
 //   masked = a @ b.T * scale + mask
 //   e = exp(masked - max(masked))
 //   y = e * reciprocal(sum(e))
@@ -28,8 +28,8 @@ using y = cf::Mul<cf::Kept, total_inverse>;
 using Phase2 = cf::Phase<cf::Tiles<>, cf::Columns<total_inverse>, cf::Lets<>,
                          cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
 
-using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2048>, cf::Pingpong<128, 128, 64>,
-                                   cf::Cluster<1, 2>, cf::Stages<5>, cf::TileSlots<4>, cf::Operands<mask>,
+using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2048>, cf::Cooperative<128, 128, 64, 2>,
+                                   cf::Cluster<1, 2>, cf::Stages<6>, cf::TileSlots<2>, cf::Operands<mask>,
                                    cf::Program<Phase0, Phase1, Phase2>>;
 }  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_074666ce, Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong2_39a2b260, Kernel)
