@@ -13,8 +13,7 @@ from comfuse.frontend import TraceError, trace_region, unfused
 from comfuse.generator.emit import describe, emit
 from comfuse.generator.errors import PlanError
 from comfuse.generator.phases import Phase
-from comfuse.generator.plan import GPUS, KernelPlan, Refusal, candidates, plan
-from comfuse.generator.plan.memory import REGISTER_LIMIT
+from comfuse.generator.plan import GPUS, SCHEDULES, KernelPlan, Refusal, candidates, plan
 from comfuse.generator.spec import FusedSpec, Space
 
 
@@ -162,7 +161,7 @@ def _kernel(e: Explanation) -> list[str]:
         ("tile", f"{p.tile_m} x {p.tile_n} x {p.tile_k}, {p.schedule}, cluster 1 x {p.cluster_n}"),
         ("pipeline", f"{p.stages} stages for A and B, {p.tile_slots} slots for tile operands"),
         ("reductions", _SCOPES[p.scope]),
-        ("registers", f"about {p.registers} a thread of {REGISTER_LIMIT}"),
+        ("registers", f"about {p.registers} a thread of {SCHEDULES[p.schedule].registers}"),
         ("shared", f"{p.shared_bytes} bytes of {GPUS[p.gpu].shared_bytes}"),
         (
             "time",

@@ -87,9 +87,9 @@ def _mainloop_us(spec: FusedSpec, shape: TileShape, gpu: Gpu) -> float:
     if shape.cluster_n == 1:
         efficiency *= _SINGLE_CTA_EFFICIENCY
     flops = 2.0 * shape.tile_m * shape.tile_n * spec.k
-    arithmetic = flops * gpu.processors / (gpu.flops * efficiency)
+    arithmetic = flops * gpu.processors / gpu.flops
     loaded = (shape.tile_m / shape.cluster_n + shape.tile_n) * spec.k * spec.dtype.nbytes
-    return 1e6 * max(arithmetic, loaded * gpu.processors / gpu.l2_bandwidth)
+    return 1e6 * max(arithmetic, loaded * gpu.processors / gpu.l2_bandwidth) / efficiency
 
 
 def _epilogue_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gpu) -> float:

@@ -15,7 +15,6 @@ MIN_STAGES = 3
 GOOD_STAGES = 4  # fewer only to make room for the slots that a phase cannot do without
 GOOD_CHUNKS = 2  # of 32 columns that the slots hold: one is read while the next arrives
 MAX_CHUNKS = 4
-REGISTER_LIMIT = SCHEDULES["pingpong"].registers  # of the schedules with two multiplying warpgroups
 
 
 def operand_count(spec: FusedSpec, space: Space) -> int:
