@@ -9,6 +9,9 @@ are its producer of GEMM operands, its producer of tile operands and its consume
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
+
+from comfuse.generator.plan import SCHEDULES
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,14 @@ class Machine:
     k_blocks: int = 3
     slots: int = 1  # of a ring of tile operands; each member of a team has one, for its rows
     loads: tuple[int, ...] = ()  # pieces of tile operands that each phase reads
+
+    @property
+    def teams(self) -> int:
+        return SCHEDULES[self.schedule].teams
+
+    @property
+    def team_size(self) -> int:
+        return SCHEDULES[self.schedule].team_size
 
     @property
     def clusters_n(self) -> int:
@@ -54,29 +65,27 @@ class Cta:
     piece_item: int = 0  # progress of the producer of tile operands
     piece_phase: int = 0
     pieces_of_phase: int = 0
-    arrived: list[int] = field(default_factory=lambda: [0, 0])  # pieces in each ring, ever
+    arrived: list[int] = field(default_factory=lambda: [0, 0])  # pieces in each member's ring, ever
     consumed: list[int] = field(default_factory=lambda: [0, 0])
     gemms_done: int = 0  # items whose GEMM is finished, in order
-    item_of: list[int] = field(default_factory=lambda: [0, 1])  # the item that each warpgroup works on
-    phase_of: list[int] = field(default_factory=lambda: [0, 0])
-    read_of: list[int] = field(default_factory=lambda: [0, 0])  # pieces read in the phase
-    in_epilogue: list[bool] = field(default_factory=lambda: [False, False])
+    item_of: list[int] = field(default_factory=list)  # the item that each warpgroup works on
+    phase_of: list[int] = field(default_factory=list)
+    read_of: list[int] = field(default_factory=list)  # pieces read in the phase
+    in_epilogue: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         m = self.machine
+        warpgroups = m.teams * m.team_size
+        self.item_of = [w // m.team_size for w in range(warpgroups)]
+        self.phase_of, self.read_of = [0] * warpgroups, [0] * warpgroups
+        self.in_epilogue = [False] * warpgroups
         for work in range(self.cluster, m.items, m.clusters):
             block, position = divmod(work, m.clusters_n)
             self.tiles.append((block, position * m.cluster_n + self.rank))
-        if m.schedule == "cooperative":
-            self.item_of = [0, 0]
-
-    @property
-    def step(self) -> int:
-        return 2 if self.machine.schedule == "pingpong" else 1
 
     def ring_of(self, warpgroup: int) -> int:
-        """In pingpong both teams use one ring, in turn; in cooperative each warpgroup has its own."""
-        return 0 if self.machine.schedule == "pingpong" else warpgroup
+        """Each member of a team has a ring, which the teams use in turn."""
+        return warpgroup % self.machine.team_size
 
     def done(self) -> bool:
         return all(item >= len(self.tiles) for item in self.item_of)
@@ -97,12 +106,8 @@ class Simulation:
         return True
 
     def _agents(self) -> list:
-        return [
-            self._produce_gemm,
-            self._produce_pieces,
-            lambda cta: self._consume(cta, 0),
-            lambda cta: self._consume(cta, 1),
-        ]
+        consumers = [partial(self._consume, w=w) for w in range(self.machine.teams * self.machine.team_size)]
+        return [self._produce_gemm, self._produce_pieces, *consumers]
 
     # --- producers ---
 
@@ -127,7 +132,7 @@ class Simulation:
                 cta.piece_phase = 0
                 cta.piece_item += 1
             return True
-        concerned = {cta.ring_of(w) for w in (0, 1)}
+        concerned = range(self.machine.team_size)
         if any(cta.arrived[w] - cta.consumed[w] >= self.machine.slots for w in concerned):
             return False
         for w in concerned:
@@ -160,14 +165,14 @@ class Simulation:
         if cta.phase_of[w] == self.machine.phases:
             cta.phase_of[w] = 0
             cta.in_epilogue[w] = False
-            cta.item_of[w] += cta.step
+            cta.item_of[w] += self.machine.teams
         return True
 
     def _multiply(self, cta: Cta, w: int, item: int) -> bool:
-        """One K block.  Pingpong: items in turn.  Cooperative: warpgroup 0 stands for both."""
-        if self.machine.schedule == "cooperative" and (
-            w == 1 or cta.item_of[0] != cta.item_of[1] or any(cta.in_epilogue)
-        ):
+        """One K block; items in turn.  A team's first warpgroup stands for all of it."""
+        size = self.machine.team_size
+        team = range(w // size * size, w // size * size + size)
+        if w != team[0] or any(cta.item_of[v] != item or cta.in_epilogue[v] for v in team):
             return False
         if cta.gemms_done != item:
             return False
@@ -177,8 +182,8 @@ class Simulation:
         cta.multiplied += 1
         if cta.multiplied == (item + 1) * self.machine.k_blocks:
             cta.gemms_done += 1
-            for each in [w] if self.machine.schedule == "pingpong" else [0, 1]:
-                cta.in_epilogue[each] = True
+            for v in team:
+                cta.in_epilogue[v] = True
         return True
 
     def _row_group_has(self, tile: Tile, phase: int) -> bool:
@@ -186,7 +191,7 @@ class Simulation:
         block, n = tile
         if n >= self.machine.tiles_n:
             return True
-        needed = 1 if self.machine.schedule == "pingpong" else 2
         return all(
-            self.published.get(((block, other), phase), 0) >= needed for other in range(self.machine.tiles_n)
+            self.published.get(((block, other), phase), 0) >= self.machine.team_size
+            for other in range(self.machine.tiles_n)
         )

@@ -13,12 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comfuse.generator import catalog
-from comfuse.generator.plan import SHAPES, Refusal, candidates
+from comfuse.generator.plan import SCHEDULES, SHAPES, Refusal, candidates
 from comfuse.generator.spec import DType
 
 from .persistent import Machine, Simulation
-
-SCHEDULES = ("pingpong", "cooperative")
 
 
 def finishes(machine: Machine) -> bool:
@@ -47,7 +45,7 @@ def test_progress(data: st.DataObject) -> None:
         tiles_n=data.draw(st.integers(1, clusters * cluster_n)),
         cluster_n=cluster_n,
         clusters=clusters,
-        schedule=data.draw(st.sampled_from(SCHEDULES)),
+        schedule=data.draw(st.sampled_from(list(SCHEDULES))),
         phases=phases,
         stages=data.draw(st.integers(1, 4)),
         k_blocks=data.draw(st.integers(1, 5)),
