@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 // A tensor of the program.  `stride` counts elements: between rows of a tile, between entries of a
-// vector; 0 repeats one row or entry.
+// vector, where 0 repeats one entry.  Tiles, A and B start at multiples of 16 bytes, and so do their rows.
 typedef struct {
   void* data;
   int64_t stride;
@@ -46,7 +46,9 @@ typedef struct {
 
 // Each kernel library exports, for its stem:
 //   int     cf_launch_<stem>(const CfArgs*, void* workspace, void* stream)
-//   int64_t cf_workspace_<stem>(int64_t m)      bytes; zeroed once before the first launch
+//   int64_t cf_workspace_<stem>(int64_t m)      bytes; zeroed once before the first launch; for launches of
+//                                               one device and one number of row blocks (of 128 rows), one
+//                                               at a time
 //   int     cf_info_<stem>(CfInfo*)
 // They return 0, a cudaError_t (positive), or one of these:
 enum {

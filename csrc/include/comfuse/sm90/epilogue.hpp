@@ -64,14 +64,13 @@ class Epilogue {
   };
 
   CF_DEVICE Epilogue(Params const& params, Shared const& shared, int team, int member)
-      : params_(params),
-        shared_(shared),
-        parity_(params.parity_counter, gridDim.x * Kernel::kConsumerWarps),
-        team_(team) {
+      : params_(params), shared_(shared), team_(team) {
     int const lane = lane_id(), warp = warp_id() % 4, q = lane % 4;
     row_ = member * (kFragments * 64) + warp * 16;
-    if (kOrdered && team == Kernel::kTeams - 1) SlotTurn::pass(team);
     owned_row_ = row_ + (kFragments == 2 ? (q / 2) * 64 : 0) + (q % 2) * 8 + lane / 4;
+    if constexpr (Kernel::kExchanges)
+      parity_ = LaunchParity(params.parity_counter, gridDim.x * Kernel::kConsumerWarps);
+    if (kOrdered && team == Kernel::kTeams - 1) SlotTurn::pass(team);
   }
 
   // Passes over items of the other teams.
@@ -131,12 +130,16 @@ class Epilogue {
 
   template <class... P>
   CF_DEVICE void run_phases(typename Kernel::Accumulator& accumulator, Item const& item, List<P...>) {
+    run_phases(accumulator, item, List<P...>{}, std::make_integer_sequence<int, sizeof...(P)>{});
+  }
+  template <class... P, int... I>
+  CF_DEVICE void run_phases(typename Kernel::Accumulator& accumulator, Item const& item, List<P...>,
+                            std::integer_sequence<int, I...>) {
     constexpr int kLast = last_phase_with_tiles(List<P...>{});
-    int phase = 0;
-    ((run_phase<P>(accumulator, item), phase++ == kLast && kOrdered ? SlotTurn::pass(team_) : void()), ...);
+    (run_phase<P, I == kLast>(accumulator, item), ...);
   }
 
-  template <class P>
+  template <class P, bool kLastWithTiles>
   CF_DEVICE void run_phase(typename Kernel::Accumulator& accumulator, Item const& item) {
     float columns[P::Columns::size + 1][kRows];
     RowSource<P> rows{*this, {}};
@@ -169,6 +172,7 @@ class Epilogue {
       }
       release(slots);
     }
+    if constexpr (kOrdered && kLastWithTiles) SlotTurn::pass(team_);
     reduce_all<P>(reducers, item, valid_columns, typename P::Effects{});
   }
 
@@ -228,7 +232,7 @@ class Epilogue {
   CF_DEVICE void release(Slots<P> const& slots) {
     if constexpr (P::Tiles::size > 0) {
       // TMA will overwrite what this warp has read: without the fence the reads may still be under way.
-      cutlass::arch::fence_view_async_shared();
+      fence_async_shared();
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < kFragments; ++i) {
@@ -285,7 +289,10 @@ class Epilogue {
   template <class P, class R, class... E>
   CF_DEVICE void reduce_all(R const& reducers, Item const& item, int valid_columns, List<E...>) {
     (reduce_tile(reducers, item, valid_columns, E{}), ...);
-    if constexpr (Kernel::kExchanges) (reduce_row_group(item, E{}), ...);
+    if constexpr (Kernel::kExchanges && count_of<IsRowReduce>(List<E...>{}) > 0) {
+      if (!item.phantom()) Group::rest();
+      (reduce_row_group(item, E{}), ...);
+    }
   }
   template <class R, class E>
   CF_DEVICE void reduce_tile(R const&, Item const&, int, E) {}

@@ -99,6 +99,9 @@ struct Turns {
   static constexpr int kFirst = 1 + Use * Teams;  // barrier 0 is __syncthreads
 };
 
+// Orders this thread's reads and writes of shared memory before what TMA or wgmma does there next.
+CF_DEVICE void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // One warpgroup's wgmma, 64 rows by N columns by 16 products, both operands K-major in shared memory.
 template <class T, int N>
 struct Wgmma;

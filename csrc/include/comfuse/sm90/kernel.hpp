@@ -32,7 +32,7 @@ struct FusedGemm {
 
   // ---- threads
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroup, kConsumerWarps = 4 * kConsumers;
-  // All that the register file holds, less what the producers need.
+  // The registers that a CTA starts with, 168 or 96 a thread, dealt out anew.
   static_assert(kConsumers == 2 || kConsumers == 4);
   static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32,
                        kConsumerRegisters = kConsumers == 2 ? 232 : 112;
@@ -46,6 +46,15 @@ struct FusedGemm {
     return (0 + ... + P::Tiles::size) * kFragments * (TileN / 32);
   }
   static constexpr int kSlotsPerItem = slots_per_item(Program{});
+  template <class... P>
+  static constexpr int most_tiles(List<P...>) {
+    int most = 0;
+    ((most = P::Tiles::size > most ? P::Tiles::size : most), ...);
+    return most;
+  }
+  static_assert(kSlots >= kFragments * most_tiles(Program{}),
+                "a phase holds a slot for each operand and fragment");
+  static_assert(OperandList::size <= CF_MAX_OPERANDS);
   static constexpr int kVectorBytes = vector_bytes<void, TileM, TileN>(OperandList{});
   template <class V>
   static constexpr int vector_offset = vector_bytes<V, TileM, TileN>(OperandList{});

@@ -71,6 +71,10 @@ class Launcher {
         args->k > INT32_MAX - Kernel::TileK)
       return CF_ERROR_ARGUMENT;
     if (Kernel::kExchanges && workspace == nullptr) return CF_ERROR_ARGUMENT;
+    if (!is_aligned(args->a, sizeof(typename Kernel::Element)) ||
+        !is_aligned(args->b, sizeof(typename Kernel::Element)) ||
+        !phases_aligned(*args, typename Kernel::Program{}))
+      return CF_ERROR_ARGUMENT;
     int device, clusters;
     if (cudaError_t e = cudaGetDevice(&device)) return e;
     if (int e = resident_clusters(device, &clusters)) return e;
@@ -126,6 +130,32 @@ class Launcher {
   }
 
  private:
+  // Rows that are read by TMA or written 16 bytes at a time.
+  static bool is_aligned(CfTensor const& t, size_t element) {
+    return (reinterpret_cast<uintptr_t>(t.data) | uintptr_t(t.stride) * element) % 16 == 0;
+  }
+  template <class... P>
+  static bool phases_aligned(CfArgs const& args, List<P...>) {
+    return (true && ... &&
+            (leaves_aligned(args, typename P::Tiles{}) && leaves_aligned(args, typename P::Effects{})));
+  }
+  template <class... X>
+  static bool leaves_aligned(CfArgs const& args, List<X...>) {
+    return (true && ... && leaf_aligned(args, X{}));
+  }
+  template <class X>
+  static bool leaf_aligned(CfArgs const&, X) {
+    return true;
+  }
+  template <int Index, class T>
+  static bool leaf_aligned(CfArgs const& args, Tile<Index, T>) {
+    return is_aligned(args.operands[Index], sizeof(T));
+  }
+  template <int Output, class T, class X>
+  static bool leaf_aligned(CfArgs const& args, TileStore<Output, T, X>) {
+    return is_aligned(args.outputs[Output], sizeof(T));
+  }
+
   static cudaLaunchConfig_t configuration(cudaLaunchAttribute* attributes, int clusters) {
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim = {Kernel::ClusterN, 1, 1};

@@ -72,7 +72,7 @@ struct Mainloop {
     }
   }
 
-  // Peers may still read, or multicast into, this CTA's shared memory: wait until every stage is free.
+  // Peers' consumers may still arrive at this CTA's barriers: wait until every stage is free.
   CF_DEVICE static void drain(Shared const& shared, Position& position) {
     for (int i = 0; i < kStages; ++i, position.advance())
       wait(shared.empty[position.slot], position.phase ^ 1);

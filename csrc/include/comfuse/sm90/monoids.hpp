@@ -113,12 +113,12 @@ struct Welford {
       return {shift + d, sm90::max_nan(fmaf(-sum, d, squares), 0.f)};
     }
   };
-  // Chan's merge; symmetric to the bit, so that both partners get the same result.
+  // Chan's merge.  Where two threads merge the same row, the lower one's result counts.
   CF_DEVICE static State merge(State a, State b, float count_a, float count_b) {
     float const count = count_a + count_b, inverse = count > 0.f ? 1.f / count : 0.f;
     float const d = a.mean - b.mean;
     return {(count_a * a.mean + count_b * b.mean) * inverse,
-            fmaf(d * d, count_a * count_b * inverse, a.m2 + b.m2)};
+            fmaf(d * (count_a * count_b * inverse), d, a.m2 + b.m2)};
   }
   struct Merger {  // the same shifted sums over tile means, weighted by their counts
     float shift = 0.f, sum = 0.f, squares = 0.f, within = 0.f;

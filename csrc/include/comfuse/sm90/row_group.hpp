@@ -29,6 +29,7 @@ CF_DEVICE uint64_t load_relaxed(uint64_t const* p) {
 
 class LaunchParity {
  public:
+  LaunchParity() = default;
   // `warps`: consumer warps of the grid.
   CF_DEVICE LaunchParity(uint32_t* counter, uint32_t warps) : counter_(counter), warps_(warps) {
     uint32_t count;
@@ -44,8 +45,8 @@ class LaunchParity {
   }
 
  private:
-  uint32_t* counter_;
-  uint32_t warps_, tag_;
+  uint32_t* counter_ = nullptr;
+  uint32_t warps_ = 0, tag_ = 0;
 };
 
 // The words of one reduction and one row block: TilesN groups of TileM words.
@@ -55,12 +56,14 @@ struct RowGroup {
     store_relaxed(words + tile_n * TileM + row, (word & ~kTag) | uint64_t(tag) << 32);
   }
 
-  // Waits for the row's words of all tiles and merges them in index order.  Polls are rare on purpose:
-  // on words that are still being written they slow down all that L2 does, and the kernel with it.
+  // Between a phase's publishing and its first poll.  Polls are rare on purpose: on words that are still
+  // being written they slow down all that L2 does, and the kernel with it.
+  CF_DEVICE static void rest() { __nanosleep(kFirstPoll); }
+
+  // Waits for the row's words of all tiles and merges them in index order.
   template <class Monoid>
   CF_DEVICE static typename Monoid::State gather(uint64_t const* words, int row, uint32_t tag) {
     typename Monoid::Merger merger;
-    __nanosleep(kFirstPoll);
 #pragma unroll
     for (int base = 0; base < TilesN; base += kInFlight) {
       uint64_t word[kInFlight];
