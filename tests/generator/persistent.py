@@ -48,6 +48,10 @@ class Machine:
     def loads_of(self, phase: int) -> int:
         return self.loads[phase] if self.loads else 0
 
+    @property
+    def last_phase_with_loads(self) -> int:
+        return max((phase for phase, loads in enumerate(self.loads) if loads), default=-1)
+
 
 Tile = tuple[int, int]  # row block, tile along n
 
@@ -72,6 +76,7 @@ class Cta:
     phase_of: list[int] = field(default_factory=list)
     read_of: list[int] = field(default_factory=list)  # pieces read in the phase
     in_epilogue: list[bool] = field(default_factory=list)
+    passed: list[int] = field(default_factory=list)  # the last item after which it gave up the slots' turn
 
     def __post_init__(self) -> None:
         m = self.machine
@@ -79,6 +84,7 @@ class Cta:
         self.item_of = [w // m.team_size for w in range(warpgroups)]
         self.phase_of, self.read_of = [0] * warpgroups, [0] * warpgroups
         self.in_epilogue = [False] * warpgroups
+        self.passed = [-1] * warpgroups
         for work in range(self.cluster, m.items, m.clusters):
             block, position = divmod(work, m.clusters_n)
             self.tiles.append((block, position * m.cluster_n + self.rank))
@@ -149,10 +155,13 @@ class Simulation:
         if not cta.in_epilogue[w]:
             return self._multiply(cta, w, item)
         tile, phase, ring = cta.tiles[item], cta.phase_of[w], cta.ring_of(w)
-        if sum(self.machine.loads) and cta.consumed[ring] < item * sum(self.machine.loads):
-            return False  # the team of the item before has not yet taken its last piece
-        if cta.read_of[w] == 0 and phase > 0 and not self._row_group_has(tile, phase - 1):
+        if sum(self.machine.loads) and not self._has_slot_turn(cta, item):
             return False
+        if cta.read_of[w] == 0 and phase > 0:
+            if not self._row_group_has(tile, phase - 1):
+                return False
+            if phase - 1 == self.machine.last_phase_with_loads:
+                cta.passed[w] = item  # only now, behind the wait for the row group
         if cta.read_of[w] < self.machine.loads_of(phase):
             if cta.arrived[ring] == cta.consumed[ring]:
                 return False
@@ -164,9 +173,16 @@ class Simulation:
         cta.phase_of[w] += 1
         if cta.phase_of[w] == self.machine.phases:
             cta.phase_of[w] = 0
+            cta.passed[w] = item
             cta.in_epilogue[w] = False
             cta.item_of[w] += self.machine.teams
         return True
+
+    def _has_slot_turn(self, cta: Cta, item: int) -> bool:
+        """Whether the team of the item before has passed the turn to read tile operands."""
+        size = self.machine.team_size
+        before = (item - 1) % self.machine.teams * size
+        return item == 0 or all(cta.passed[v] >= item - 1 for v in range(before, before + size))
 
     def _multiply(self, cta: Cta, w: int, item: int) -> bool:
         """One K block; items in turn.  A team's first warpgroup stands for all of it."""

@@ -172,8 +172,10 @@ class Epilogue {
       }
       release(slots);
     }
-    if constexpr (kOrdered && kLastWithTiles) SlotTurn::pass(team_);
     reduce_all<P>(reducers, item, valid_columns, typename P::Effects{});
+    // After the wait for the row group, although the slots are free before: epilogues that overlap more
+    // poll more, and gained nothing.
+    if constexpr (kOrdered && kLastWithTiles) SlotTurn::pass(team_);
   }
 
   // ---- values a row
