@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"{options.budget:.0f} s are over: no more than {process} processes")
                 break
             run_process(names, provider_names, process, options.rounds, results.log, keep)
-    print(f"\n{_describe(head)}\n{report.table(results.rows)}\nrows: {results.path}")
+    print(f"\n{_describe(head, results.rows)}\n{report.table(results.rows)}\nrows: {results.path}")
     return 1 if results.failed else 0
 
 
@@ -97,15 +97,15 @@ def _report(files: list[Path]) -> int:
             table = overhead.table(records)
         else:
             table = report.table(rows)
-        print(f"{_describe(head)}\n{table}\n")
+        print(f"{_describe(head, rows)}\n{table}\n")
     return 0
 
 
-def _describe(head: dict[str, object]) -> str:
+def _describe(head: dict[str, object], rows: list[Row]) -> str:
     gpu = head.get("gpu") or {}
     assert isinstance(gpu, dict)
     name = gpu.get("name", "no GPU")
-    processes = head.get("processes")
+    processes = len({row.process for row in rows})
     over = f"; medians over {processes} processes [smallest-largest]" if processes else ""
     return (
         f"{head['experiment']} on {name}, driver {gpu.get('driver_version', '-')}, torch {head['torch']}, "

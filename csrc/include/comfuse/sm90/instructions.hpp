@@ -80,13 +80,16 @@ struct RingPosition {
 
 // Teams that take turns, each on a named barrier: `await` returns once the team before has passed the
 // turn.  Before its first await the last team passes to team 0.  `Use` numbers independent turns.
+// The barrier counts warps: one that came to it in two parts would count twice.
 template <int Teams, int ThreadsOfTeam, int Use>
 struct Turns {
   CF_DEVICE static void await(int team) {
+    __syncwarp();
     asm volatile("bar.sync %0, %1;" ::"r"(kFirst + team), "n"(2 * ThreadsOfTeam) : "memory");
   }
   CF_DEVICE static void pass(int team) {
     int const next = team == Teams - 1 ? 0 : team + 1;
+    __syncwarp();
     asm volatile("bar.arrive %0, %1;" ::"r"(kFirst + next), "n"(2 * ThreadsOfTeam) : "memory");
   }
 
