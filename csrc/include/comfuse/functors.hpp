@@ -139,7 +139,7 @@ struct Exp {
 struct Exp2 {
   static CF_HD float apply(float x) { return detail::exp2(x); }
 };
-// lg2.approx has an absolute, not a relative, error near 1: these four stay with the accurate library.
+// lg2.approx has an absolute, not a relative, error near 1: the logarithms stay with the accurate library.
 struct Log {
   static CF_HD float apply(float x) { return ::logf(x); }
 };

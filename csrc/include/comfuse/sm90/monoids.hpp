@@ -4,6 +4,7 @@
 // A State travels between CTAs as one 64-bit word with a one-bit tag in it (row_group.hpp).
 #pragma once
 
+#include "comfuse/functors.hpp"
 #include "comfuse/program.hpp"
 #include "comfuse/sm90/instructions.hpp"
 
@@ -15,17 +16,6 @@ CF_DEVICE uint64_t make_word(float low, float high) {
 }
 CF_DEVICE float word_low(uint64_t w) { return __uint_as_float(uint32_t(w)); }
 CF_DEVICE float word_high(uint64_t w) { return __uint_as_float(uint32_t(w >> 32)); }
-
-CF_DEVICE float max_nan(float a, float b) {
-  float r;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
-  return r;
-}
-CF_DEVICE float min_nan(float a, float b) {
-  float r;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
-  return r;
-}
 
 // What the one-number reductions share.  The value has the word's low half to itself, so the tag
 // never touches it.
@@ -66,13 +56,13 @@ struct SumSqOp : SumOp {
 };
 struct MaxOp {
   CF_DEVICE static float identity() { return -INFINITY; }
-  CF_DEVICE static float step(float s, float x) { return max_nan(s, x); }
-  CF_DEVICE static float merge(float a, float b) { return max_nan(a, b); }
+  CF_DEVICE static float step(float s, float x) { return fn::Maximum::apply(s, x); }
+  CF_DEVICE static float merge(float a, float b) { return fn::Maximum::apply(a, b); }
 };
 struct MinOp {
   CF_DEVICE static float identity() { return INFINITY; }
-  CF_DEVICE static float step(float s, float x) { return min_nan(s, x); }
-  CF_DEVICE static float merge(float a, float b) { return min_nan(a, b); }
+  CF_DEVICE static float step(float s, float x) { return fn::Minimum::apply(s, x); }
+  CF_DEVICE static float merge(float a, float b) { return fn::Minimum::apply(a, b); }
 };
 }  // namespace sm90
 
@@ -110,7 +100,7 @@ struct Welford {
     CF_DEVICE State finish(float count) const {
       float const d = count > 0.f ? sum / count : 0.f;
       // max keeps a rounding error from making the variance negative; NaN passes through.
-      return {shift + d, sm90::max_nan(fmaf(-sum, d, squares), 0.f)};
+      return {shift + d, fn::Maximum::apply(fmaf(-sum, d, squares), 0.f)};
     }
   };
   // Chan's merge.  Where two threads merge the same row, the lower one's result counts.
@@ -131,7 +121,7 @@ struct Welford {
     }
     CF_DEVICE State finish(float inverse_n) const {
       float d = sum * inverse_n;
-      return {shift + d, within + sm90::max_nan(fmaf(-sum, d, squares), 0.f)};
+      return {shift + d, within + fn::Maximum::apply(fmaf(-sum, d, squares), 0.f)};
     }
   };
 };
