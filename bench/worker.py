@@ -31,7 +31,7 @@ def measure(w: Workload, chosen: tuple[Provider, ...], process: int, rounds: int
 
     inputs = make_inputs(w, seed=1 + process)
     reference = Reference(w, inputs)
-    graphs: dict[str, torch.cuda.CUDAGraph] = {}
+    graphs: dict[str, timing.Captured] = {}
     facts: dict[str, dict[str, Any]] = {}
     for p in chosen:
         fact: dict[str, Any] = {"eager_error": reference.eager_error}

@@ -34,7 +34,22 @@ class Timing:
         return Timing(median(ordered), ordered[round(0.1 * last)], ordered[round(0.9 * last)])
 
 
-def capture(call: Callable[[], object], launches: int = LAUNCHES_PER_GRAPH) -> torch.cuda.CUDAGraph:
+@dataclass(frozen=True)
+class Captured:
+    """A CUDA graph and the callable that it was made of.
+
+    Replays read and write the memory that the callable used, and a graph does not hold memory: whatever
+    the callable alone keeps alive, an output buffer or a compiled function, has to live as long.
+    """
+
+    graph: torch.cuda.CUDAGraph
+    call: Callable[[], object]
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+
+def capture(call: Callable[[], object], launches: int = LAUNCHES_PER_GRAPH) -> Captured:
     """A graph of that many calls in a row."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -47,11 +62,11 @@ def capture(call: Callable[[], object], launches: int = LAUNCHES_PER_GRAPH) -> t
             for _ in range(launches):
                 call()
     torch.cuda.synchronize()
-    return graph
+    return Captured(graph, call)
 
 
 def time_interleaved(
-    graphs: Mapping[str, torch.cuda.CUDAGraph],
+    graphs: Mapping[str, Captured],
     rounds: int,
     launches: int = LAUNCHES_PER_GRAPH,
 ) -> dict[str, Timing]:
