@@ -67,7 +67,7 @@ def _reason_against_gpu() -> str:
 
 
 def _gpu_name(unsupported: str) -> str:
-    return "h200" if unsupported else resolver._gpu(torch.cuda.current_device())
+    return "h200" if unsupported else resolver.planner_gpu(torch.cuda.current_device())
 
 
 def _inputs(m: int, device: str) -> list[Tensor]:

@@ -77,7 +77,7 @@ def _register(spec: str, hint: int | None, device: int) -> str:
     from comfuse.generator.emit import emit  # its template engine is not needed before the first build
 
     try:
-        source = emit(plan(programs.parse(spec).spec, _gpu(device), hint))
+        source = emit(plan(programs.parse(spec).spec, planner_gpu(device), hint))
     except PlanError as e:
         return str(e)
     try:
@@ -101,10 +101,14 @@ def unsupported_gpu(device: int) -> str:
 
 
 @lru_cache
-def _gpu(device: int) -> str:
-    """The planner's name of a Hopper GPU; one that it does not know is planned for as the first it knows."""
-    name = torch.cuda.get_device_name(device).lower()
-    return next((known for known in GPUS if known in name), next(iter(GPUS)))
+def planner_gpu(device: int) -> str:
+    """The planner's name of a Hopper GPU, with its own number of SMs: how wide a row reduction may be
+    depends on it.  One that the planner does not know is planned for as the first it knows.
+    """
+    properties = torch.cuda.get_device_properties(device)
+    known = next((k for k in GPUS if k in properties.name.lower()), next(iter(GPUS)))
+    count = properties.multi_processor_count
+    return known if count == GPUS[known].processors else f"{known}:{count}"
 
 
 def reason(spec: str, a: Tensor) -> str:

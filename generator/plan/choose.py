@@ -18,7 +18,8 @@ def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan
 
     Args:
         spec: any valid spec; it is normalised first.
-        gpu: a key of :data:`comfuse.generator.plan.gpus.GPUS`.
+        gpu: a key of :data:`comfuse.generator.plan.gpus.GPUS`, with a number of SMs if it is another
+            (``"h100:114"``).
         m: the number of rows to plan for; None: many.  The kernel is right for every M.
 
     Raises:

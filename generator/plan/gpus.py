@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from comfuse.generator.errors import PlanError
 
@@ -29,11 +29,24 @@ GPUS: dict[str, Gpu] = {
 
 
 def find(name: str) -> Gpu:
-    """The GPU of this name.
+    """The GPU of this name; ``"h100:114"`` is one with 114 SMs, a smaller model or a partition of it.
 
     Raises:
-        PlanError: it is not in the table.
+        PlanError: it is not in the table, or has no SMs.
     """
-    if name not in GPUS:
+    known, colon, count = name.partition(":")
+    if known not in GPUS:
         raise PlanError(f"unknown GPU {name!r}, known: {', '.join(GPUS)}")
-    return GPUS[name]
+    gpu = GPUS[known]
+    if not colon:
+        return gpu
+    if not count.isdecimal() or int(count) == 0:
+        raise PlanError(f"GPU {name!r}: a number of SMs has to follow the colon, such as {known}:114")
+    share = int(count) / gpu.processors
+    return replace(
+        gpu,
+        name=name,
+        processors=int(count),
+        flops=gpu.flops * share,
+        l2_bandwidth=gpu.l2_bandwidth * share,
+    )

@@ -324,3 +324,18 @@ def test_output_of_the_gemm_alone() -> None:
     spec = FusedSpec(64, 64, BF16, (), (Node("acc", "gemm"),), (Output("y", 0, BF16),))
     assert len(split(normalize(spec)).phases) == 1
     assert plan(spec).tile_slots == 0
+
+
+def test_fewer_processors_hold_narrower_rows() -> None:
+    """What one GPU runs in one kernel, a smaller one refuses."""
+    wide = layernorm(132 * 128, 64)
+    assert plan(wide, "h100").scope == "row_group"
+    with pytest.raises(PlanError, match="spans more tiles than can run at once"):
+        plan(wide, "h100:60")
+    assert plan(layernorm(1024, 64), "h100:60").scope == "row_group"
+
+
+@pytest.mark.parametrize("name", ["h100:", "h100:0", "h100:many", "b200:148"])
+def test_gpu_names_that_mean_nothing(name: str) -> None:
+    with pytest.raises(PlanError, match="GPU"):
+        plan(layernorm(1024, 64), name)

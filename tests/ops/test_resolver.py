@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from comfuse import fallbacks
 from comfuse.errors import (
@@ -55,7 +56,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(resolver, "build", world.build)
     monkeypatch.setattr(resolver.library, "load", lambda built: built)
     monkeypatch.setattr(resolver, "unsupported_gpu", lambda device: "too old" if device == 7 else "")
-    monkeypatch.setattr(resolver, "_gpu", lambda device: "h200")
+    monkeypatch.setattr(resolver, "planner_gpu", lambda device: "h200")
     monkeypatch.setattr(resolver, "_REFUSED", {})
     return world
 
@@ -226,3 +227,20 @@ def test_other_devices_are_counted() -> None:
     assert reason is not None
     assert "no kernels for meta devices" in reason
     assert "comfuse.ops.resolver" in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("name", "processors", "planned_as"),
+    [
+        ("NVIDIA H200", 132, "h200"),
+        ("NVIDIA H100 80GB HBM3", 132, "h100"),
+        ("NVIDIA H100 PCIe", 114, "h100:114"),
+        ("NVIDIA H200 MIG 3g.71gb", 60, "h200:60"),
+    ],
+)
+def test_a_gpu_is_planned_for_with_its_own_processors(monkeypatch, name, processors, planned_as) -> None:
+    properties = SimpleNamespace(name=name, multi_processor_count=processors)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    resolver.planner_gpu.cache_clear()
+    assert resolver.planner_gpu(0) == planned_as
+    resolver.planner_gpu.cache_clear()
