@@ -105,15 +105,6 @@ struct TileSlots {  // for tile operands, each of 64 rows by 32 columns; one rin
 };
 
 // ---- lists
-template <int I, class L>
-struct At;
-template <int I, class Head, class... Tail>
-struct At<I, List<Head, Tail...>> : At<I - 1, List<Tail...>> {};
-template <class Head, class... Tail>
-struct At<0, List<Head, Tail...>> {
-  using type = Head;
-};
-
 // Position of T among the members of list L for which Is<member> holds; their number if T is absent.
 template <template <class> class Is, class T, class... X>
 constexpr int index_among(List<X...>) {

@@ -30,8 +30,7 @@ CF_DEVICE uint32_t uniform(uint32_t x) { return __shfl_sync(kFullWarp, x, 0); }
 // with, whatever setmaxnreg says, and spills.
 CF_DEVICE void fail() { asm volatile("st.volatile.global.u32 [%0], 0;" ::"l"(0ull) : "memory"); }
 
-// Bounds a spin by time: a lost peer or a broken protocol fails loudly, it does not hang the GPU.  Counts
-// the SM's cycles: %globaltimer is read in two halves, and a carry between them looks like seconds.
+// Bounds a spin by time: a lost peer or a broken protocol fails loudly, it does not hang the GPU.
 class Deadline {
  public:
   CF_DEVICE void check() {
@@ -42,7 +41,7 @@ class Deadline {
   }
 
  private:
-  static constexpr long long kLimit = 1ll << 34;  // 9 to 10 s
+  static constexpr long long kLimit = 1ll << 34;  // about 9 s
   long long start_ = 0;
   uint32_t spins_ = 0;
 };
