@@ -156,7 +156,7 @@ def check_op(i: OpInputs) -> Tensor:
     reference = i.reference()
     assert y.shape == reference.shape
     assert y.dtype == i.case.dtype
-    error, allowed = relative_error(y, reference), tolerance(y.dtype)
+    error, allowed = relative_error(y, reference), tolerance(y.dtype, y.numel())
     assert error <= allowed, f"{tuple(i.x.shape)}: error {error:.2e}, {allowed:.2e} allowed"
     return y
 
