@@ -1,8 +1,8 @@
 // The vocabulary of a fused program: types only.  A generated file composes them; the epilogue
 // (sm90/epilogue.hpp) gives them their meaning on a GPU.
 //
-// An expression is evaluated in float32.  `Acc` is the GEMM's result, `Kept` what the last `Keep`
-// wrote over it; both name the accumulator registers.
+// An expression is evaluated in float32.  It varies over the tile space (m, n), or over less: a value a row
+// ("column vector"), a value a row and group of columns, a value a column ("row vector"), or one value.
 #pragma once
 
 #include <stdint.h>
@@ -12,10 +12,14 @@
 namespace comfuse {
 
 // ---- leaves; `Index` counts the operands in the order of the ABI
-struct Acc {};
-using Kept = Acc;
+template <int P>
+struct Product {};       // the P-th GEMM's result, in the accumulator registers
+using Acc = Product<0>;  // the first GEMM's result until a `Keep` overwrites it,
+using Kept = Acc;        // and what the last `Keep` wrote from then on
 template <int Index, class T>
-struct Tile {};  // (M, N)
+struct Tile {};  // (M, N), aligned to 16 bytes; TMA brings it to shared memory
+template <int Index, class T>
+struct StridedTile {};  // (M, N) of any alignment, rows in two levels of strides; read from global memory
 template <int Index, class T>
 struct RowVector {};  // (N,)
 template <int Index, class T>
@@ -23,31 +27,58 @@ struct ColumnVector {};  // (M,)
 template <int Index>
 struct Scalar {};  // run-time float32
 template <uint32_t Bits>
-struct Imm {};  // float32 constant
+struct Imm {};           // float32 constant
+struct RowIndex {};      // m within its batch: a value a row
+struct ColumnIndex {};   // n: a value a column
+struct RowCount {};      // the number of rows of a batch
 
 // ---- inner nodes
 template <class Fn, class... X>
 struct Map {};  // Fn::apply(x...), element by element; functors.hpp has an alias for each Fn
 
-// One field of a finished row reduction; legal in Column expressions of later phases.
-enum class Field { value, mean, variance };
-constexpr Field value = Field::value, mean = Field::mean, variance = Field::variance;
+// One field of a finished reduction, legal where its reduction has been finished: `Reduction` is the
+// number of the reduction, which counts all reductions of a program in order of first evaluation.
+enum class Field { value, mean, variance, maximum, sumexp, lse };
+constexpr Field value = Field::value, mean = Field::mean, variance = Field::variance,
+                maximum = Field::maximum, sumexp = Field::sumexp, lse = Field::lse;
 template <int Reduction, Field F>
-struct Stat {};
+struct Stat {};  // of a RowReduce; in Column expressions of later phases and in the RowTail
+template <int Reduction, Field F>
+struct GroupStat {};  // of a GroupReduce; in Group expressions of later phases
+template <int Reduction, Field F>
+struct ColStat {};  // of a ColReduce; in the ColTail
+template <int Reduction, Field F>
+struct FullStat {};  // of a FullReduce; in the FullTail
 
-// A value a row, computed once a row at the start of its phase; `Index` counts the phase's columns.
+// Values computed once at the start of their phase; `Index` counts the phase's columns, or groups.
 template <int Index, class Expr>
-struct Column {};
+struct Column {};  // a value a row
+template <int Index, class Expr>
+struct Group {};  // a value a row and group of columns
 
 // ---- effects
 template <class Expr>
-struct Keep {};  // overwrite the accumulators, for later phases
+struct Keep {};  // overwrite Product<0>, for later phases
 template <int Reduction, class Monoid, class Expr>
-struct RowReduce {};
+struct RowReduce {};  // over the columns of each row
+template <int Reduction, class Monoid, int GroupColumns, class Expr>
+struct GroupReduce {};  // over each group of neighbouring columns of each row
+template <int Reduction, class Monoid, class Expr>
+struct ColReduce {};  // over the rows of each column
+template <int Reduction, class Monoid, class Expr>
+struct FullReduce {};  // over all
 template <int Output, class T, class Expr>
-struct TileStore {};
+struct TileStore {};  // rows of contiguous columns that start at multiples of 16 bytes
 template <int Output, class T, class Expr>
-struct ColumnStore {};
+struct StridedStore {};  // rows and columns each in two levels of strides
+template <int Output, class T, class Expr>
+struct ColumnStore {};  // (M,)
+template <int Output, class T, class Expr>
+struct GroupStore {};  // (M, N / GroupColumns)
+template <int Output, class T, class Expr>
+struct RowStore {};  // (N,), in the ColTail
+template <int Output, class T, class Expr>
+struct ScalarStore {};  // (), in the FullTail
 
 // ---- structure
 template <class... T>
@@ -55,9 +86,11 @@ struct List {
   static constexpr int size = sizeof...(T);
 };
 template <class... T>
-using Tiles = List<T...>;  // tile operands that a phase reads
+using Tiles = List<T...>;  // tile operands that TMA brings to a phase
 template <class... T>
 using Columns = List<T...>;  // its values a row
+template <class... T>
+using Groups = List<T...>;  // its values a row and group
 template <class... T>
 using Lets = List<T...>;  // its tile values with more than one reader: evaluated once
 template <class... T>
@@ -65,24 +98,47 @@ using Effects = List<T...>;
 template <class... T>
 using Operands = List<T...>;  // all tensor operands, in the order of the ABI
 
-template <class TilesT, class ColumnsT, class LetsT, class EffectsT>
+template <class TilesT, class ColumnsT, class LetsT, class EffectsT, class GroupsT = List<>>
 struct Phase {
   using Tiles = TilesT;
   using Columns = ColumnsT;
+  using Groups = GroupsT;
   using Lets = LetsT;
   using Effects = EffectsT;
 };
+// What no later work of a tile reads is computed in a tail, by whichever tile is the last to arrive: no tile
+// waits for another there.
+template <class ColumnsT, class EffectsT>
+struct RowTail {  // of each row block: ColumnStores of values a row
+  using Columns = ColumnsT;
+  using Effects = EffectsT;
+};
+template <class EffectsT>
+struct ColTail {  // of each column block: RowStores
+  using Effects = EffectsT;
+};
+template <class EffectsT>
+struct FullTail {  // of all: ScalarStores
+  using Effects = EffectsT;
+};
 template <class... P>
-using Program = List<P...>;
+using Program = List<P...>;  // phases, then at most one tail of each kind
 
 // ---- the plan's constants
-template <class T, int Columns>
+struct KMajor {};   // memory is contiguous along K
+struct MNMajor {};  // along M of A, N of B
+// `Products` GEMMs side by side, all of the same A.
+template <class T, int Columns, int Products = 1, class MajorA_ = KMajor, class MajorB_ = KMajor,
+          bool Batched = false>
 struct Gemm {
   using Element = T;
-  static constexpr int N = Columns;
+  using MajorA = MajorA_;
+  using MajorB = MajorB_;
+  static constexpr int N = Columns, kProducts = Products;
+  static constexpr bool kBatched = Batched;
 };
 // A team of warpgroups computes a tile, each its share of the rows.  Teams take the tiles in turn: the
-// epilogue of one hides behind the GEMMs of the others.
+// epilogue of one hides behind the GEMMs of the others.  `N` columns of the output: of each product.
 template <int M, int N, int K, int Teams, int WarpgroupsOfTeam>
 struct Schedule {
   static constexpr int TileM = M, TileN = N, TileK = K, kTeams = Teams, kTeamSize = WarpgroupsOfTeam;
@@ -104,6 +160,67 @@ struct TileSlots {  // for tile operands, each of 64 rows by 32 columns; one rin
   static constexpr int value = Count;
 };
 
+// ---- which template a type is of
+#define CF_IS(NAME, PARAMETERS, ...)    \
+  template <class>                      \
+  struct Is##NAME : std::false_type {}; \
+  template <PARAMETERS>                 \
+  struct Is##NAME<NAME<__VA_ARGS__>> : std::true_type {}
+#define CF_PARAMETERS(...) __VA_ARGS__
+CF_IS(Product, int P, P);
+CF_IS(Tile, CF_PARAMETERS(int I, class T), I, T);
+CF_IS(StridedTile, CF_PARAMETERS(int I, class T), I, T);
+CF_IS(RowVector, CF_PARAMETERS(int I, class T), I, T);
+CF_IS(ColumnVector, CF_PARAMETERS(int I, class T), I, T);
+CF_IS(RowReduce, CF_PARAMETERS(int R, class M, class X), R, M, X);
+CF_IS(GroupReduce, CF_PARAMETERS(int R, class M, int G, class X), R, M, G, X);
+CF_IS(ColReduce, CF_PARAMETERS(int R, class M, class X), R, M, X);
+CF_IS(FullReduce, CF_PARAMETERS(int R, class M, class X), R, M, X);
+CF_IS(Keep, class X, X);
+CF_IS(TileStore, CF_PARAMETERS(int O, class T, class X), O, T, X);
+CF_IS(StridedStore, CF_PARAMETERS(int O, class T, class X), O, T, X);
+CF_IS(ColumnStore, CF_PARAMETERS(int O, class T, class X), O, T, X);
+CF_IS(GroupStore, CF_PARAMETERS(int O, class T, class X), O, T, X);
+CF_IS(RowStore, CF_PARAMETERS(int O, class T, class X), O, T, X);
+CF_IS(ScalarStore, CF_PARAMETERS(int O, class T, class X), O, T, X);
+CF_IS(Phase, CF_PARAMETERS(class T, class C, class L, class E, class G), T, C, L, E, G);
+CF_IS(RowTail, CF_PARAMETERS(class C, class E), C, E);
+CF_IS(ColTail, class E, E);
+CF_IS(FullTail, class E, E);
+#undef CF_PARAMETERS
+#undef CF_IS
+template <class X>
+struct IsReduction : std::bool_constant<IsRowReduce<X>::value || IsGroupReduce<X>::value ||
+                                        IsColReduce<X>::value || IsFullReduce<X>::value> {};
+
+// What an operand or a store names: the element type, and the position among operands or outputs.
+template <class>
+struct ElementOf;
+template <template <int, class> class Leaf, int I, class T>
+struct ElementOf<Leaf<I, T>> {
+  using type = T;
+  static constexpr int index = I;
+};
+template <template <int, class, class> class Store, int O, class T, class X>
+struct ElementOf<Store<O, T, X>> {
+  using type = T;
+  static constexpr int index = O;
+};
+
+// What a reduction names.  `kGroup` is 0 but for a GroupReduce.
+template <class>
+struct ReductionOf;
+template <template <int, class, class> class Reduce, int R, class MonoidT, class X>
+struct ReductionOf<Reduce<R, MonoidT, X>> {
+  using Monoid = MonoidT;
+  static constexpr int index = R, kGroup = 0;
+};
+template <int R, class MonoidT, int G, class X>
+struct ReductionOf<GroupReduce<R, MonoidT, G, X>> {
+  using Monoid = MonoidT;
+  static constexpr int index = R, kGroup = G;
+};
+
 // ---- lists
 // Position of T among the members of list L for which Is<member> holds; their number if T is absent.
 template <template <class> class Is, class T, class... X>
@@ -118,31 +235,60 @@ constexpr int count_of(List<X...>) {
   return (0 + ... + int(Is<X>::value));
 }
 
-template <class>
-struct IsTile : std::false_type {};
-template <int I, class T>
-struct IsTile<Tile<I, T>> : std::true_type {};
-template <class>
-struct IsRowVector : std::false_type {};
-template <int I, class T>
-struct IsRowVector<RowVector<I, T>> : std::true_type {};
-template <class>
-struct IsColumnVector : std::false_type {};
-template <int I, class T>
-struct IsColumnVector<ColumnVector<I, T>> : std::true_type {};
-template <class>
-struct IsRowReduce : std::false_type {};
-template <int R, class M, class E>
-struct IsRowReduce<RowReduce<R, M, E>> : std::true_type {};
+template <class... L>
+struct Concatenate {
+  using type = List<>;
+};
+template <class... A>
+struct Concatenate<List<A...>> {
+  using type = List<A...>;
+};
+template <class... A, class... B, class... Rest>
+struct Concatenate<List<A...>, List<B...>, Rest...> : Concatenate<List<A..., B...>, Rest...> {};
 
-template <class>
-struct ElementOf;
-template <template <int, class> class Leaf, int I, class T>
-struct ElementOf<Leaf<I, T>> {
-  using type = T;
-  static constexpr int index = I;
+template <template <class> class Is, class L>
+struct Filter;
+template <template <class> class Is, class... X>
+struct Filter<Is, List<X...>> : Concatenate<std::conditional_t<Is<X>::value, List<X>, List<>>...> {};
+
+template <class L, class Absent>
+struct FirstOr {
+  using type = Absent;
+};
+template <class X, class... Rest, class Absent>
+struct FirstOr<List<X, Rest...>, Absent> {
+  using type = X;
 };
 
+// ---- the parts of a program
+template <class ProgramT>
+using PhasesOf = typename Filter<IsPhase, ProgramT>::type;
+template <class ProgramT>
+using RowTailOf = typename FirstOr<typename Filter<IsRowTail, ProgramT>::type, RowTail<List<>, List<>>>::type;
+template <class ProgramT>
+using ColTailOf = typename FirstOr<typename Filter<IsColTail, ProgramT>::type, ColTail<List<>>>::type;
+template <class ProgramT>
+using FullTailOf = typename FirstOr<typename Filter<IsFullTail, ProgramT>::type, FullTail<List<>>>::type;
+
+template <class PhasesT>
+struct EffectsOfPhases;
+template <class... P>
+struct EffectsOfPhases<List<P...>> : Concatenate<typename P::Effects...> {};
+// All effects of the phases, those of the tails left out.
+template <class ProgramT>
+using PhaseEffectsOf = typename EffectsOfPhases<PhasesOf<ProgramT>>::type;
+template <class ProgramT>
+using ReductionsOf = typename Filter<IsReduction, PhaseEffectsOf<ProgramT>>::type;
+
+// Columns of a group: one number a program; 0 if it has no GroupReduce.
+template <class... E>
+constexpr int group_columns(List<E...>) {
+  int columns = 0;
+  ((columns = ReductionOf<E>::kGroup > 0 ? ReductionOf<E>::kGroup : columns), ...);
+  return columns;
+}
+
+// ---- shared memory
 template <class... X>
 constexpr int max_tile_element(List<X...>) {
   int bytes = 0;
