@@ -1,11 +1,11 @@
 """What is computed: the one value that every stage of ComFuse starts from.
 
-A :class:`FusedSpec` is a GEMM ``acc[m, n] = sum_k A[m, k] * B[n, k]`` followed by a program over the
-(M, N) tile space: elementwise nodes, row reductions, and any number of outputs.  It is immutable,
-hashable and has one canonical text form (:meth:`FusedSpec.text`), so that a compiled graph can carry
-it as a self-sufficient key.
+A :class:`FusedSpec` is a GEMM ``acc[m, n] = sum_k A[m, k] * B[n, k]``, or two side by side that share A,
+followed by a program over the (M, N) tile space: elementwise nodes, reductions, and any number of
+outputs.  It is immutable, hashable and has one canonical text form (:meth:`FusedSpec.text`), so that a
+compiled graph can carry it as a self-sufficient key.
 
-``M`` is not part of a spec: one spec, and one kernel, serve every M.
+``M`` and the number of batches are not part of a spec: one spec, and one kernel, serve all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-SPEC_VERSION = 1
+SPEC_VERSION = 2
 
 
 class DType(Enum):
@@ -25,10 +25,27 @@ class DType(Enum):
     BF16 = "bf16"
     FP16 = "fp16"
     FP32 = "fp32"
+    E4M3 = "e4m3"  # torch.float8_e4m3fn
+    E5M2 = "e5m2"  # torch.float8_e5m2
+    INT8 = "int8"
+    UINT8 = "uint8"
+    BOOL = "bool"  # one byte, 0 or 1
+    INT32 = "int32"
+    INT64 = "int64"
 
     @property
     def nbytes(self) -> int:
-        return 4 if self is DType.FP32 else 2
+        return _BYTES.get(self, 1)
+
+
+_BYTES = {DType.BF16: 2, DType.FP16: 2, DType.FP32: 4, DType.INT32: 4, DType.INT64: 8}
+
+
+class Major(Enum):
+    """Which dimension of a factor of the GEMM is contiguous in memory."""
+
+    K = "k"
+    MN = "mn"  # M of A (M, K), N of B (N, K)
 
 
 class Space(Enum):
@@ -37,6 +54,7 @@ class Space(Enum):
     SCALAR = "scalar"
     ROW = "row"  # a row vector, shape (N,): one value a column of the tile
     COLUMN = "column"  # a column vector, shape (M,): one value a row of the tile
+    GROUP = "group"  # shape (M, N / group): one value for each group of columns of a row
     TILE = "tile"  # shape (M, N)
 
     def join(self, other: Space) -> Space:
@@ -45,50 +63,73 @@ class Space(Enum):
             return self
         if self is Space.SCALAR:
             return other
+        if {self, other} == {Space.GROUP, Space.COLUMN}:
+            return Space.GROUP
         return Space.TILE
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor (or run-time scalar) that the program reads besides A and B."""
+    """A tensor (or run-time scalar) that the program reads besides A and B.
+
+    A TILE is read row by row, its columns contiguous.  A ``strided`` one may broadcast over a part of the
+    rows: row m lies at ``m // period * outer + m % period * inner``, with numbers that are known at launch.
+    """
 
     name: str
     space: Space
     dtype: DType = DType.FP32
+    strided: bool = False
 
 
 @dataclass(frozen=True)
 class Node:
     """One value of the program.
 
-    ``op`` is ``"gemm"``, ``"load"`` (an operand), ``"const"``, or a row of the op table
-    (:mod:`comfuse.generator.ops`): an elementwise op, a row reduction (``"row_sum"``, ...), or
-    ``"field"`` (one field, e.g. ``mean``, of a reduction with several).  ``inputs`` are indices of
-    earlier nodes, in order; ``x * x`` has the same index twice.
+    ``op`` is a row of the op table (:mod:`comfuse.generator.ops`): an elementwise op or a reduction, whose
+    name starts with what it runs over (``row_sum`` gives one value a row, ``group_sum`` one for each group
+    of columns of a row, ``col_sum`` one a column, ``full_sum`` one), or structural: ``"gemm"``, ``"load"``
+    (an operand), ``"const"``, ``"field"`` (one field, e.g. ``mean``, of a reduction with several),
+    ``"row_index"`` (m, a COLUMN), ``"column_index"`` (n, a ROW) and ``"row_count"`` (M, a SCALAR).
+    ``inputs`` are indices of earlier nodes, in order; ``x * x`` has the same index twice.
     """
 
     name: str
     op: str
     inputs: tuple[int, ...] = ()
-    operand: int | None = None  # "load": index into FusedSpec.operands
+    operand: int | None = None  # "load": index into FusedSpec.operands; "gemm": which product
     value: float | None = None  # "const"
     field: str | None = None  # "field"
+
+    @property
+    def product(self) -> int:
+        """Which product a "gemm" node is; no number is the first."""
+        return self.operand or 0
 
 
 @dataclass(frozen=True)
 class Output:
-    """A node that is stored.  A TILE node gives an (M, N) tensor, a COLUMN node an (M,) tensor."""
+    """A node that is stored: a tensor of the shape of the node's space.
+
+    ``strided``: a TILE whose rows and columns may each lie in two levels of strides, known at launch
+    (column-major, a slice, head-split).  ``heads``: head size D; of x (..., S, K) the output is the strided
+    tensor (..., N / D, S, D).
+    """
 
     name: str
     node: int
     dtype: DType
+    strided: bool = False
+    heads: int | None = None
 
 
 @dataclass(frozen=True)
 class FusedSpec:
-    """A GEMM with N columns, K products a sum, and the program behind it.
+    """One or two GEMMs with N columns, K products a sum, and the program behind them.
 
-    ``dtype`` is the element type of A (M, K) and of B (N, K), both row-major.
+    ``dtype`` is the element type of A (M, K) and of every B (N, K).  ``group`` is the number of neighbouring
+    columns that each of the program's group reductions runs over; it divides N.  ``batched``: A is
+    (batch, M, K), B (batch, N, K) or (N, K), and the program runs for each batch.
     """
 
     n: int
@@ -97,6 +138,11 @@ class FusedSpec:
     operands: tuple[Operand, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Output, ...]
+    products: int = 1
+    a_major: Major = Major.K
+    b_major: Major = Major.K
+    batched: bool = False
+    group: int | None = None
 
     def text(self) -> str:
         """Canonical text: equal specs give equal text, and :meth:`parse` restores the spec."""
@@ -121,15 +167,19 @@ def _encode(spec: FusedSpec) -> dict[str, Any]:
         "n": spec.n,
         "k": spec.k,
         "dtype": spec.dtype.value,
-        "operands": [[o.name, o.space.value, o.dtype.value] for o in spec.operands],
+        "products": spec.products,
+        "major": [spec.a_major.value, spec.b_major.value],
+        "batched": spec.batched,
+        "group": spec.group,
+        "operands": [[o.name, o.space.value, o.dtype.value, o.strided] for o in spec.operands],
         "nodes": [_encode_node(n) for n in spec.nodes],
-        "outputs": [[o.name, o.node, o.dtype.value] for o in spec.outputs],
+        "outputs": [[o.name, o.node, o.dtype.value, o.strided, o.heads] for o in spec.outputs],
     }
 
 
 def _encode_node(node: Node) -> list[Any]:
     attribute: Any = None
-    if node.op == "load":
+    if node.op in ("load", "gemm"):
         attribute = node.operand
     elif node.op == "const":
         assert node.value is not None
@@ -147,9 +197,14 @@ def _decode(data: dict[str, Any]) -> FusedSpec:
         n=int(data["n"]),
         k=int(data["k"]),
         dtype=DType(data["dtype"]),
-        operands=tuple(Operand(n, Space(s), DType(d)) for n, s, d in data["operands"]),
+        operands=tuple(Operand(n, Space(s), DType(d), bool(t)) for n, s, d, t in data["operands"]),
         nodes=tuple(_decode_node(*n) for n in data["nodes"]),
-        outputs=tuple(Output(n, int(i), DType(d)) for n, i, d in data["outputs"]),
+        outputs=tuple(Output(n, int(i), DType(d), bool(t), h) for n, i, d, t, h in data["outputs"]),
+        products=int(data["products"]),
+        a_major=Major(data["major"][0]),
+        b_major=Major(data["major"][1]),
+        batched=bool(data["batched"]),
+        group=data["group"],
     )
 
 
@@ -158,7 +213,7 @@ def _decode_node(name: str, op: str, inputs: list[int], attribute: Any) -> Node:
         name=name,
         op=op,
         inputs=tuple(inputs),
-        operand=attribute if op == "load" else None,
+        operand=attribute if op in ("load", "gemm") else None,
         value=_decode_float(attribute) if op == "const" else None,
         field=attribute if op == "field" else None,
     )

@@ -8,23 +8,46 @@ from comfuse.generator.errors import SpecError
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.spec import FusedSpec, Node, Operand, Space
 
+# Structural nodes that read nothing.
+_LEAVES = {
+    "gemm": Space.TILE,
+    "const": Space.SCALAR,
+    "row_index": Space.COLUMN,
+    "column_index": Space.ROW,
+    "row_count": Space.SCALAR,
+}
+
 
 def infer(spec: FusedSpec) -> FusedSpec:
     """The spec itself, if every node has a space and every output one that can be stored.
 
     Raises:
-        SpecError: a row reduction reads a value that does not vary along the row, or an output is
-            neither (M, N) nor (M,).
+        SpecError: a reduction reads a value that is not (M, N), or an output does not fit its node: it has
+            strides or heads but is not (M, N), or it is (N,) or () and the same whatever the GEMM gives.
     """
     all_spaces = spaces(spec)
+    measured = _depends_on_rows(spec)
     for output in spec.outputs:
         space = all_spaces[output.node]
-        if space not in (Space.TILE, Space.COLUMN):
+        if space in (Space.ROW, Space.SCALAR) and not measured[output.node]:
             raise SpecError(
                 output.name,
-                f"a {space.value} value does not depend on the rows of the GEMM; outputs are (M, N) or (M,)",
+                f"a {space.value} value that reads no col_ or full_ reduction does not depend on the rows of"
+                " the GEMM; compute it outside",
+            )
+        if output.strided and space is not Space.TILE:
+            raise SpecError(
+                output.name, f"strides and heads are for (M, N) outputs, this one is a {space.value}"
             )
     return spec
+
+
+def _depends_on_rows(spec: FusedSpec) -> list[bool]:
+    """For each node, whether it reads a GEMM."""
+    result: list[bool] = []
+    for node in spec.nodes:
+        result.append(node.op == "gemm" or any(result[i] for i in node.inputs))
+    return result
 
 
 @lru_cache(maxsize=256)
@@ -38,19 +61,19 @@ def spaces(spec: FusedSpec) -> tuple[Space, ...]:
 
 def node_space(node: Node, inputs: tuple[Space, ...], operands: tuple[Operand, ...]) -> Space:
     """The space of a node whose inputs have these."""
-    if node.op == "gemm":
-        return Space.TILE
+    if node.op in _LEAVES:
+        return _LEAVES[node.op]
     if node.op == "load":
         assert node.operand is not None
         return operands[node.operand].space
-    if node.op == "const":
-        return Space.SCALAR
     if node.op in REDUCTIONS:
-        if inputs[0] not in (Space.TILE, Space.ROW):
+        if inputs[0] is not Space.TILE:
             raise SpecError(
-                node.name, f"{node.op} reads a {inputs[0].value} value; it needs one with columns"
+                node.name,
+                f"{node.op} reads a {inputs[0].value} value; it needs an (M, N) one, as from an op that also"
+                " reads the GEMM",
             )
-        return Space.COLUMN
+        return REDUCTIONS[node.op].space
     space = inputs[0]
     for other in inputs[1:]:
         space = space.join(other)

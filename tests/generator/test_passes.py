@@ -60,7 +60,7 @@ def test_normalize_is_idempotent_and_keeps_the_interface(spec: FusedSpec) -> Non
 def program(build) -> FusedSpec:
     """The normal form of ``build(b, x)`` with x the GEMM, stored as y."""
     b = SpecBuilder(64, 64, BF16)
-    b.output("y", build(b, b.gemm("x")), BF16)
+    b.output("y", build(b, b.gemm(name="x")), BF16)
     return normalize(b.spec())
 
 
