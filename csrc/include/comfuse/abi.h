@@ -4,31 +4,39 @@
 
 #include <stdint.h>
 
-#define CF_ABI_VERSION 1
+#define CF_ABI_VERSION 2
 #define CF_MAX_OPERANDS 16
 #define CF_MAX_OUTPUTS 8
 #define CF_MAX_SCALARS 16
+#define CF_MAX_PRODUCTS 2
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// A tensor of the program.  `stride` counts elements: between rows of a tile, between entries of a
-// vector, where 0 repeats one entry.  Tiles, A and B start at multiples of 16 bytes, and so do their rows.
+// A tensor of the program.  All numbers count elements.
 typedef struct {
   void* data;
-  int64_t stride;
+  int64_t stride;        // between rows of a tile or factor, entries of a vector (0 repeats one)
+  int64_t batch_stride;  // 0: all batches share it
+  // Strided tiles only.  Row m is at m / row_period * row_outer + m % row_period * stride; column n of an
+  // output at n / column_period * column_outer + n % column_period * column_stride.  Periods are positive.
+  int64_t row_period, row_outer;
+  int64_t column_stride, column_period, column_outer;
 } CfTensor;
 
-// A: m rows of k elements, `a.stride` apart.  B: N rows of k elements (N is the kernel's own).
-// `operands` and `outputs` are in the order of the spec, run-time scalars left out of the former.
+// A: m rows of k elements, or k rows of m where the kernel wants M contiguous.  B: N rows of k, or k rows of
+// N; one for each product.  `operands` and `outputs` are in the order of the spec, run-time scalars left out
+// of the former.  A, B and every tile that is not strided start at multiples of 16 bytes, and so do their
+// rows.
 typedef struct {
   uint32_t abi_version;
   uint32_t reserved;
-  int64_t m;
+  int64_t m;        // rows of a batch
   int64_t k;
+  int64_t batches;  // 1 where the kernel is not batched
   CfTensor a;
-  CfTensor b;
+  CfTensor b[CF_MAX_PRODUCTS];
   CfTensor operands[CF_MAX_OPERANDS];
   CfTensor outputs[CF_MAX_OUTPUTS];
   float scalars[CF_MAX_SCALARS];
@@ -46,9 +54,9 @@ typedef struct {
 
 // Each kernel library exports, for its stem:
 //   int     cf_launch_<stem>(const CfArgs*, void* workspace, void* stream)
-//   int64_t cf_workspace_<stem>(int64_t m)      bytes; zeroed once before the first launch; for launches of
-//                                               one device and one number of row blocks (of 128 rows), one
-//                                               at a time
+//   int64_t cf_workspace_<stem>(int64_t m, int64_t batches)
+//               bytes; zeroed once before the first launch; for launches of one device and one number of row
+//               blocks (of 128 rows, over all batches), one at a time
 //   int     cf_info_<stem>(CfInfo*)
 // They return 0, a cudaError_t (positive), or one of these:
 enum {

@@ -6,7 +6,6 @@
 #include <cutlass/arch/reg_reconfig.h>
 
 #include <cute/arch/copy_sm90_tma.hpp>
-#include <cute/arch/mma_sm90_desc.hpp>
 #include <cute/arch/mma_sm90_gmma.hpp>
 #include <utility>
 
@@ -99,13 +98,13 @@ struct Turns {
 // Orders this thread's reads and writes of shared memory before what TMA or wgmma does there next.
 CF_DEVICE void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// One warpgroup's wgmma, 64 rows by N columns by 16 products, both operands K-major in shared memory.
-template <class T, int N>
+// One warpgroup's wgmma, 64 rows by N columns by 16 products, both operands in shared memory.
+template <class T, int N, cute::SM90::GMMA::Major MajorA, cute::SM90::GMMA::Major MajorB>
 struct Wgmma;
-#define CF_WGMMA(T, N, NAME)                                                                   \
-  template <>                                                                                  \
-  struct Wgmma<T, N> {                                                                         \
-    using Op = cute::SM90::GMMA::NAME<cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::K>; \
+#define CF_WGMMA(T, N, NAME)                                                \
+  template <cute::SM90::GMMA::Major MajorA, cute::SM90::GMMA::Major MajorB> \
+  struct Wgmma<T, N, MajorA, MajorB> {                                      \
+    using Op = cute::SM90::GMMA::NAME<MajorA, MajorB>;                      \
   };
 CF_WGMMA(bf16, 64, MMA_64x64x16_F32BF16BF16_SS)
 CF_WGMMA(bf16, 128, MMA_64x128x16_F32BF16BF16_SS)
@@ -122,21 +121,12 @@ CF_DEVICE void wgmma(uint64_t a, uint64_t b, float (&d)[Size], cute::SM90::GMMA:
                      std::index_sequence<I...>) {
   Op::fma(a, b, d[I]..., scale);
 }
-template <class T, int N>
+template <class T, int N, bool MNMajorA, bool MNMajorB>
 CF_DEVICE void wgmma(uint64_t a, uint64_t b, float (&d)[N / 2], bool accumulate) {
+  using cute::SM90::GMMA::Major;
   using cute::SM90::GMMA::ScaleOut;
-  wgmma<typename Wgmma<T, N>::Op>(a, b, d, accumulate ? ScaleOut::One : ScaleOut::Zero,
-                                  std::make_index_sequence<N / 2>{});
-}
-
-// Descriptor of a K-major operand in rows of 128 bytes, swizzled by 128 (the layout TMA writes).
-CF_DEVICE uint64_t wgmma_descriptor(uint32_t shared_address) {
-  cute::GmmaDescriptor d;
-  d.bitfield.start_address_ = shared_address >> 4;
-  d.bitfield.leading_byte_offset_ = 1;         // unused by swizzled layouts
-  d.bitfield.stride_byte_offset_ = 1024 >> 4;  // eight rows
-  d.bitfield.layout_type_ = 1;                 // SWIZZLE_128B
-  return d;
+  using Op = typename Wgmma<T, N, MNMajorA ? Major::MN : Major::K, MNMajorB ? Major::MN : Major::K>::Op;
+  wgmma<Op>(a, b, d, accumulate ? ScaleOut::One : ScaleOut::Zero, std::make_index_sequence<N / 2>{});
 }
 
 template <int Size>

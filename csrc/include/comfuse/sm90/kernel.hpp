@@ -9,6 +9,16 @@
 
 namespace comfuse::sm90 {
 
+template <class X>
+struct IsStore
+    : std::bool_constant<IsTileStore<X>::value || IsStridedStore<X>::value || IsColumnStore<X>::value ||
+                         IsGroupStore<X>::value || IsRowStore<X>::value || IsScalarStore<X>::value> {};
+template <class P>
+using StoresOf =
+    typename Filter<IsStore, typename Concatenate<PhaseEffectsOf<P>, typename RowTailOf<P>::Effects,
+                                                  typename ColTailOf<P>::Effects,
+                                                  typename FullTailOf<P>::Effects>::type>::type;
+
 template <class GemmT, class ScheduleT, class ClusterT, class StagesT, class SlotsT, class OperandsT,
           class ProgramT>
 struct FusedGemm {
@@ -17,18 +27,20 @@ struct FusedGemm {
   using ClusterShape = ClusterT;
   using OperandList = OperandsT;
   using Program = ProgramT;
-  using Scheduler = TileScheduler<GemmT::N, Schedule, ClusterShape>;
-  using Main = Mainloop<Element, GemmT::N, Schedule, ClusterShape, StagesT>;
+  using Scheduler = TileScheduler<GemmT, Schedule, ClusterShape>;
+  using Item = typename Scheduler::Item;
+  using Main = Mainloop<GemmT, Schedule, ClusterShape, StagesT>;
   using Accumulator = typename Main::Accumulator;
 
-  static constexpr int N = GemmT::N;
+  static constexpr int N = GemmT::N, kProducts = GemmT::kProducts;
+  static constexpr bool kBatched = GemmT::kBatched;
   static constexpr int TileM = Schedule::TileM, TileN = Schedule::TileN, TileK = Schedule::TileK;
   static constexpr int ClusterN = ClusterShape::ClusterN;
   static constexpr int kTeams = Schedule::kTeams, kTeamSize = Schedule::kTeamSize,
                        kConsumers = kTeams * kTeamSize;
   static constexpr int kFragments = Main::kFragments;
   static constexpr bool kClippedN = N % TileN != 0 || Scheduler::kTilesN % ClusterN != 0;
-  static_assert(N % 8 == 0 && TileN % 32 == 0 && TileM == 128);
+  static_assert(N > 0 && TileN % 32 == 0 && TileM == 128);
 
   // ---- threads
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroup, kConsumerWarps = 4 * kConsumers;
@@ -45,14 +57,14 @@ struct FusedGemm {
   static constexpr int slots_per_item(List<P...>) {  // of one member's ring
     return (0 + ... + P::Tiles::size) * kFragments * (TileN / 32);
   }
-  static constexpr int kSlotsPerItem = slots_per_item(Program{});
+  static constexpr int kSlotsPerItem = slots_per_item(PhasesOf<Program>{});
   template <class... P>
   static constexpr int most_tiles(List<P...>) {
     int most = 0;
     ((most = P::Tiles::size > most ? P::Tiles::size : most), ...);
     return most;
   }
-  static_assert(kSlots >= kFragments * most_tiles(Program{}),
+  static_assert(kSlots >= kFragments * most_tiles(PhasesOf<Program>{}),
                 "a phase holds a slot for each operand and fragment");
   static_assert(OperandList::size <= CF_MAX_OPERANDS);
   static constexpr int kVectorBytes = vector_bytes<void, TileM, TileN>(OperandList{});
@@ -64,7 +76,7 @@ struct FusedGemm {
   static constexpr int reductions(List<P...>) {
     return (0 + ... + count_of<IsRowReduce>(typename P::Effects{}));
   }
-  static constexpr int kReductions = reductions(Program{});
+  static constexpr int kReductions = reductions(PhasesOf<Program>{});
   static constexpr bool kExchanges = kReductions > 0 && Scheduler::kTilesN > 1;
   static constexpr int kWordsPerRowBlock = Scheduler::kTilesN * TileM;
   static constexpr int kCounterBytes = 128;
@@ -79,15 +91,38 @@ struct FusedGemm {
       kBarriersOffset + (2 * Main::kStages + 2 * kTeamSize * kSlots + 2 * kTeams) * 8;
   static_assert(kSharedBytes <= 232448, "the plan needs more shared memory than a CTA can have");
 
+  // ---- outputs
+  template <class... Store>
+  static constexpr int outputs(List<Store...>) {
+    int count = 0;
+    ((count = ElementOf<Store>::index >= count ? ElementOf<Store>::index + 1 : count), ...);
+    return count;
+  }
+  static constexpr int kOutputs = outputs(StoresOf<Program>{});
+  static_assert(kOutputs <= CF_MAX_OUTPUTS);
+
   struct Params {
     typename Main::Maps gemm;
     CUtensorMap tiles[kTileOperands > 0 ? kTileOperands : 1];
-    CfTensor operands[OperandList::size > 0 ? OperandList::size : 1], outputs[CF_MAX_OUTPUTS];
+    int tile_steps[kTileOperands > 0 ? kTileOperands : 1];  // from batch to batch, as in Main::Maps
+    CfTensor operands[OperandList::size > 0 ? OperandList::size : 1], outputs[kOutputs > 0 ? kOutputs : 1];
     float scalars[CF_MAX_SCALARS];
-    int m, row_blocks, k_blocks;
+    int m;                                     // rows of a batch
+    int batches, blocks_of_batch, row_blocks;  // the last counts those of all batches
+    int k_blocks;
     uint32_t* parity_counter;
     uint64_t* words;
   };
+
+  // Where the batch's part of a tensor begins.
+  template <class T>
+  CF_DEVICE static T* base(CfTensor const& tensor, Item const& item) {
+    T* const data = static_cast<T*>(tensor.data);
+    if constexpr (kBatched)
+      return data + item.batch * tensor.batch_stride;
+    else
+      return data;
+  }
 
   CF_DEVICE static void run(Params const& params) {
     extern __shared__ __align__(1024) uint8_t memory[];
@@ -110,7 +145,7 @@ struct FusedGemm {
     }
     synchronize();
 
-    Scheduler scheduler(params.row_blocks);
+    Scheduler scheduler(params.row_blocks, params.blocks_of_batch);
     int const warpgroup = warp_id() / 4;
     if (warpgroup == 0) {
       cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
@@ -155,7 +190,8 @@ struct FusedGemm {
     typename Main::Position position;
     for (; !scheduler.done(); scheduler.advance()) {
       auto const item = scheduler.item();
-      Main::load(shared, position, params.gemm, item.row(), item.column(), scheduler.rank, params.k_blocks);
+      Main::load(shared, position, params.gemm, item.batch, item.row(), item.column(), scheduler.rank,
+                 params.k_blocks);
     }
     if constexpr (ClusterN > 1) Main::drain(shared, position);
   }
@@ -165,18 +201,18 @@ struct FusedGemm {
     if constexpr (kSlots > 0) {
       Rings rings;
       for (; !scheduler.done(); scheduler.advance())
-        produce_phases(params, memory, scheduler.item(), rings, Program{});
+        produce_phases(params, memory, scheduler.item(), rings, PhasesOf<Program>{});
     }
   }
   struct Rings {
     RingPosition<(kSlots > 0 ? kSlots : 1)> members[kTeamSize];
   };
-  template <class Item, class... P>
+  template <class... P>
   CF_DEVICE static void produce_phases(Params const& params, uint8_t* memory, Item const& item, Rings& rings,
                                        List<P...>) {
     (produce_phase(params, memory, item, rings, typename P::Tiles{}), ...);
   }
-  template <class Item, class... Leaf>
+  template <class... Leaf>
   CF_DEVICE static void produce_phase(Params const& params, uint8_t* memory, Item const& item, Rings& rings,
                                       List<Leaf...>) {
     if constexpr (sizeof...(Leaf) > 0)
@@ -184,21 +220,26 @@ struct FusedGemm {
 #pragma unroll
         for (int part = 0; part < TileM / 64; ++part) {
           int const member = part / kFragments;  // a constant once unrolled: rings stay in registers
-          (produce_slot(params, epilogue_memory(memory, 0, member), item.row() + part * 64, column,
+          (produce_slot(params, epilogue_memory(memory, 0, member), item, item.row() + part * 64, column,
                         rings.members[member], Leaf{}),
            ...);
         }
       }
   }
   template <class Position, class Leaf>
-  CF_DEVICE static void produce_slot(Params const& params, EpilogueShared const& shared, int row, int column,
-                                     Position& position, Leaf) {
+  CF_DEVICE static void produce_slot(Params const& params, EpilogueShared const& shared, Item const& item,
+                                     int row, int column, Position& position, Leaf) {
+    constexpr int kMap = index_among<IsTile, Leaf>(OperandList{});
     constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     wait(shared.slot_empty[position.slot], position.phase ^ 1);
     uint64_t* full = shared.slot_full + position.slot;
     Barrier::arrive_and_expect_tx(full, 64 * 32 * sizeof(typename ElementOf<Leaf>::type));
-    cute::SM90_TMA_LOAD_2D::copy(&params.tiles[index_among<IsTile, Leaf>(OperandList{})], full, kHint,
-                                 shared.slots + position.slot * kSlotBytes, column, row);
+    uint8_t* slot = shared.slots + position.slot * kSlotBytes;
+    if constexpr (kBatched)
+      cute::SM90_TMA_LOAD_3D::copy(&params.tiles[kMap], full, kHint, slot, column, row,
+                                   item.batch * params.tile_steps[kMap]);
+    else
+      cute::SM90_TMA_LOAD_2D::copy(&params.tiles[kMap], full, kHint, slot, column, row);
     position.advance();
   }
 
@@ -213,25 +254,26 @@ struct FusedGemm {
       }
     }
   }
-  template <class Item, class... Operand>
+  template <class... Operand>
   CF_DEVICE static void copy_vectors(Params const& params, Item const& item, uint8_t* to, List<Operand...>) {
     (copy_vector(params, item, to, Operand{}), ...);
   }
-  template <class Item, class Operand>
+  template <class Operand>
   CF_DEVICE static void copy_vector(Params const& params, Item const& item, uint8_t* to, Operand) {
     if constexpr (IsRowVector<Operand>::value)
-      copy_entries<Operand>(params, to + vector_offset<Operand>, item.column(), N, TileN);
+      copy_entries<Operand>(params, item, to + vector_offset<Operand>, item.column(), N, TileN);
     if constexpr (IsColumnVector<Operand>::value)
-      copy_entries<Operand>(params, to + vector_offset<Operand>, item.row(), params.m, TileM);
+      copy_entries<Operand>(params, item, to + vector_offset<Operand>, item.row(), params.m, TileM);
   }
   template <class Operand>
-  CF_DEVICE static void copy_entries(Params const& params, uint8_t* to, int first, int end, int count) {
+  CF_DEVICE static void copy_entries(Params const& params, Item const& item, uint8_t* to, int first, int end,
+                                     int count) {
     using T = typename ElementOf<Operand>::type;
-    CfTensor const& from = params.operands[ElementOf<Operand>::index];
+    CfTensor const& tensor = params.operands[ElementOf<Operand>::index];
+    T const* const from = base<T>(tensor, item);
 #pragma unroll 4
     for (int i = lane_id(); i < count; i += 32)
-      reinterpret_cast<T*>(to)[i] =
-          first + i < end ? static_cast<T const*>(from.data)[(first + i) * from.stride] : from_float<T>(0.f);
+      reinterpret_cast<T*>(to)[i] = first + i < end ? from[(first + i) * tensor.stride] : from_float<T>(0.f);
   }
 
   CF_DEVICE static void consume(Params const& params, typename Main::Shared const& main, uint8_t* memory,

@@ -1,4 +1,4 @@
-// The host side of one kernel: checks, TMA descriptors, grid, launch.  Implements abi.h.
+// The host side of one kernel: checks, parameters, grid, launch.  Implements abi.h.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -6,58 +6,9 @@
 #include <atomic>
 
 #include "comfuse/sm90/kernel.hpp"
+#include "comfuse/sm90/tensor_maps.hpp"
 
 namespace comfuse::sm90 {
-
-template <class T>
-constexpr CUtensorMapDataType tensor_map_type() {
-  return std::is_same<T, bf16>::value   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-         : std::is_same<T, fp16>::value ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-}
-
-// The driver's encoder, found at run time so that a kernel library loads where there is no driver.
-inline decltype(&cuTensorMapEncodeTiled) tensor_map_encoder() {
-  static auto const encoder = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                     cudaEnableDefault, &found);
-    return e == cudaSuccess ? reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function) : nullptr;
-  }();
-  return encoder;
-}
-
-template <class T, int Rank>
-bool encode(CUtensorMap* map, void* data, cuuint64_t const (&sizes)[Rank],
-            cuuint64_t const (&strides)[Rank - 1], cuuint32_t const (&box)[Rank],
-            CUtensorMapSwizzle swizzle) {
-  cuuint32_t steps[Rank];
-  for (auto& step : steps) step = 1;
-  return tensor_map_encoder()(map, tensor_map_type<T>(), Rank, data, sizes, strides, box, steps,
-                              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
-// A row-major matrix, read in boxes of `box_rows` rows by `box_columns` columns.
-template <class T>
-bool encode_matrix(CUtensorMap* map, CfTensor const& tensor, int64_t rows, int64_t columns, int box_rows,
-                   int box_columns, CUtensorMapSwizzle swizzle) {
-  return encode<T, 2>(map, tensor.data, {cuuint64_t(columns), cuuint64_t(rows)}, {tensor.stride * sizeof(T)},
-                      {cuuint32_t(box_columns), cuuint32_t(box_rows)}, swizzle);
-}
-
-// B's rows from `first` on, in groups of 32 whose rows mainloop.hpp permutes; `runs` of the four runs of
-// eight rows exist in each group.
-template <class T>
-bool encode_permuted(CUtensorMap* map, CfTensor const& b, int64_t first, int runs, int64_t groups, int64_t k,
-                     int groups_of_box) {
-  cuuint64_t const row = b.stride * sizeof(T);
-  return encode<T, 5>(map, static_cast<char*>(b.data) + first * row,
-                      {cuuint64_t(k), 2, cuuint64_t(runs), 4, cuuint64_t(groups)},
-                      {row, 8 * row, 2 * row, 32 * row},
-                      {128 / sizeof(T), 2, 4, 4, cuuint32_t(groups_of_box)}, CU_TENSOR_MAP_SWIZZLE_128B);
-}
 
 template <class Kernel, void (*kFunction)(typename Kernel::Params)>
 class Launcher {
@@ -67,41 +18,29 @@ class Launcher {
  public:
   static int launch(CfArgs const* args, void* workspace, void* stream) {
     if (args->abi_version != CF_ABI_VERSION) return CF_ERROR_ABI;
-    if (args->m <= 0 || args->m > INT32_MAX - Kernel::TileM || args->k <= 0 ||
-        args->k > INT32_MAX - Kernel::TileK)
+    if (!has_legal_sizes(*args) || !factors_aligned(*args) ||
+        !phases_aligned(*args, PhasesOf<typename Kernel::Program>{}))
       return CF_ERROR_ARGUMENT;
     if (Kernel::kExchanges && workspace == nullptr) return CF_ERROR_ARGUMENT;
-    if (!is_aligned(args->a, sizeof(typename Kernel::Element)) ||
-        !is_aligned(args->b, sizeof(typename Kernel::Element)) ||
-        !phases_aligned(*args, typename Kernel::Program{}))
-      return CF_ERROR_ARGUMENT;
     int device, clusters;
     if (cudaError_t e = cudaGetDevice(&device)) return e;
     if (int e = resident_clusters(device, &clusters)) return e;
+    if (tensor_map_encoder() == nullptr) return CF_ERROR_DRIVER;
 
     Params params;
     params.m = int(args->m);
-    params.row_blocks = (params.m + Kernel::TileM - 1) / Kernel::TileM;
+    params.batches = int(args->batches);
+    params.blocks_of_batch = int(blocks_of(args->m));
+    params.row_blocks = params.batches * params.blocks_of_batch;
     params.k_blocks = (int(args->k) + Kernel::TileK - 1) / Kernel::TileK;
     params.parity_counter = static_cast<uint32_t*>(workspace);
     params.words = reinterpret_cast<uint64_t*>(static_cast<char*>(workspace) + Kernel::kCounterBytes);
     for (int i = 0; i < Kernel::OperandList::size; ++i) params.operands[i] = args->operands[i];
-    for (int i = 0; i < CF_MAX_OUTPUTS; ++i) params.outputs[i] = args->outputs[i];
+    for (int i = 0; i < Kernel::kOutputs; ++i) params.outputs[i] = args->outputs[i];
     for (int i = 0; i < CF_MAX_SCALARS; ++i) params.scalars[i] = args->scalars[i];
-    if (tensor_map_encoder() == nullptr) return CF_ERROR_DRIVER;
-    using Element = typename Kernel::Element;
-    using Main = typename Kernel::Main;
-    constexpr int kGroups = Kernel::N / 32, kRest = Main::kPartialColumns;
-    auto& maps = params.gemm;
-    bool ok = encode_matrix<Element>(&maps.a, args->a, args->m, args->k, Main::kRowsA, Kernel::TileK,
-                                     CU_TENSOR_MAP_SWIZZLE_128B) &&
-              encode_tiles(params, *args, typename Kernel::OperandList{});
-    if (kGroups > 0)
-      ok = ok && encode_permuted<Element>(&maps.b, args->b, 0, 4, kGroups, args->k, Main::kGroupsOfBox);
-    if (kRest > 0)
-      ok = ok && encode_permuted<Element>(&maps.b_partial, args->b, kGroups * 32, kRest / 8, 1, args->k, 1);
-    if (kGroups == 0) maps.b = maps.b_partial;  // read beyond its one group only, for zeros
-    if (!ok) return CF_ERROR_TENSOR_MAP;
+    if (!encode_gemm<typename Kernel::Main>(&params.gemm, *args) ||
+        !encode_tiles(params, *args, typename Kernel::OperandList{}))
+      return CF_ERROR_TENSOR_MAP;
 
     cudaLaunchAttribute attributes[2];
     cudaLaunchConfig_t config = configuration(attributes, grid(params.row_blocks, clusters));
@@ -110,11 +49,10 @@ class Launcher {
     return cudaLaunchKernelExC(&config, reinterpret_cast<void const*>(kFunction), arguments);
   }
 
-  static int64_t workspace_bytes(int64_t m) {
+  static int64_t workspace_bytes(int64_t m, int64_t batches) {
     if (!Kernel::kExchanges) return 0;
-    int64_t const row_blocks = (m + Kernel::TileM - 1) / Kernel::TileM;
-    return Kernel::kCounterBytes +
-           Kernel::kReductions * row_blocks * Kernel::kWordsPerRowBlock * int64_t(sizeof(uint64_t));
+    return Kernel::kCounterBytes + Kernel::kReductions * batches * blocks_of(m) * Kernel::kWordsPerRowBlock *
+                                       int64_t(sizeof(uint64_t));
   }
 
   static int info(CfInfo* out) {
@@ -130,9 +68,26 @@ class Launcher {
   }
 
  private:
+  static int64_t blocks_of(int64_t m) { return (m + Kernel::TileM - 1) / Kernel::TileM; }
+
+  // What the kernel's integers can count; items are counted one lap of the grid past their end.
+  static bool has_legal_sizes(CfArgs const& args) {
+    constexpr int64_t kLimit = INT32_MAX / 2;
+    return args.m > 0 && args.m < kLimit && args.k > 0 && args.k < kLimit && args.batches > 0 &&
+           args.batches <= (Kernel::kBatched ? kLimit : 1) &&
+           blocks_of(args.m) * args.batches < kLimit / Kernel::Scheduler::kClustersN;
+  }
+
   // Rows that are read by TMA or written 16 bytes at a time.
   static bool is_aligned(CfTensor const& t, size_t element) {
-    return (reinterpret_cast<uintptr_t>(t.data) | uintptr_t(t.stride) * element) % 16 == 0;
+    uintptr_t const batch = Kernel::kBatched ? uintptr_t(t.batch_stride) : 0;
+    return (reinterpret_cast<uintptr_t>(t.data) | uintptr_t(t.stride) * element | batch * element) % 16 == 0;
+  }
+  static bool factors_aligned(CfArgs const& args) {
+    constexpr size_t kElement = sizeof(typename Kernel::Element);
+    bool aligned = is_aligned(args.a, kElement);
+    for (int p = 0; p < Kernel::kProducts; ++p) aligned = aligned && is_aligned(args.b[p], kElement);
+    return aligned;
   }
   template <class... P>
   static bool phases_aligned(CfArgs const& args, List<P...>) {
@@ -207,11 +162,14 @@ class Launcher {
   }
   template <class Operand>
   static bool encode_tile(Params& params, CfArgs const& args, Operand) {
-    if constexpr (IsTile<Operand>::value)
-      return encode_matrix<typename ElementOf<Operand>::type>(
-          &params.tiles[index_among<IsTile, Operand>(typename Kernel::OperandList{})],
-          args.operands[ElementOf<Operand>::index], args.m, Kernel::N, 64, kFragmentColumns,
+    if constexpr (IsTile<Operand>::value) {
+      constexpr int kMap = index_among<IsTile, Operand>(typename Kernel::OperandList{});
+      CfTensor const& tensor = args.operands[ElementOf<Operand>::index];
+      params.tile_steps[kMap] = step_of(tensor);
+      return encode_matrix<typename ElementOf<Operand>::type, Kernel::kBatched>(
+          &params.tiles[kMap], tensor, args.batches, args.m, Kernel::N, 64, kFragmentColumns,
           CU_TENSOR_MAP_SWIZZLE_NONE);
+    }
     return true;
   }
 };
@@ -229,7 +187,7 @@ class Launcher {
   CF_API int cf_launch_##STEM(CfArgs const* args, void* workspace, void* stream) { \
     return comfuse::sm90::Launcher<KERNEL, STEM>::launch(args, workspace, stream); \
   }                                                                                \
-  CF_API int64_t cf_workspace_##STEM(int64_t m) {                                  \
-    return comfuse::sm90::Launcher<KERNEL, STEM>::workspace_bytes(m);              \
+  CF_API int64_t cf_workspace_##STEM(int64_t m, int64_t batches) {                 \
+    return comfuse::sm90::Launcher<KERNEL, STEM>::workspace_bytes(m, batches);     \
   }                                                                                \
   CF_API int cf_info_##STEM(CfInfo* out) { return comfuse::sm90::Launcher<KERNEL, STEM>::info(out); }

@@ -1,35 +1,53 @@
-// The GEMM of one tile: TMA fills a ring of K blocks, one or two warpgroups feed them to wgmma.
+// The GEMMs of one tile: TMA fills a ring of K blocks, one or two warpgroups feed them to wgmma.
 //
+// Two products share A: their Bs lie one after the other in shared memory, and one wgmma covers both.
 // The CTAs of a cluster share a row block: each loads its part of A's tile and multicasts it to all.
 //
 // B's rows, which are the output's columns, are permuted on their way to shared memory, so that wgmma
 // deals each thread runs of eight neighbouring columns: row 8 j + 2 q + e of each 32 holds column
 // 8 q + 2 j + e.  TMA does it for nothing, through a tensor map of five dimensions, (k, e, q, j, 32s).
+// It cannot where B is MN-major or batched or its rows come in no whole runs of eight: there B is loaded as
+// it is, and the threads trade accumulators when the products are finished (transpose.hpp).
 #pragma once
 
 #include <cuda.h>
 
 #include "comfuse/sm90/instructions.hpp"
+#include "comfuse/sm90/shared_layout.hpp"
+#include "comfuse/sm90/transpose.hpp"
 
 namespace comfuse::sm90 {
 
-template <class T, int N, class Schedule, class ClusterShape, class StagesT>
+template <class GemmT, class Schedule, class ClusterShape, class StagesT>
 struct Mainloop {
+  using T = typename GemmT::Element;
+  using MajorA = typename GemmT::MajorA;
+  using MajorB = typename GemmT::MajorB;
+  static constexpr int N = GemmT::N, kProducts = GemmT::kProducts;
+  static constexpr bool kBatched = GemmT::kBatched;
+  static constexpr bool kMNMajorA = std::is_same<MajorA, MNMajor>::value,
+                        kMNMajorB = std::is_same<MajorB, MNMajor>::value;
+  static constexpr bool kPermutedB = !kMNMajorB && !kBatched && N % 8 == 0;
+
   static constexpr int TileM = Schedule::TileM, TileN = Schedule::TileN, TileK = Schedule::TileK;
   static constexpr int ClusterN = ClusterShape::ClusterN, kStages = StagesT::value;
-  static constexpr int kBytesA = TileM * TileK * int(sizeof(T)), kBytesB = TileN * TileK * int(sizeof(T));
-  static constexpr int kStageBytes = kBytesA + kBytesB;
-  // The last 32 columns may be 8, 16 or 24: q then ends early, and a tensor map of their own says so.
-  static constexpr int kPartialColumns = N % 32;
+  static constexpr int kBytesA = TileM * kLineBytes, kBytesOfProduct = TileN * kLineBytes;
+  static constexpr int kStageBytes = kBytesA + kProducts * kBytesOfProduct;
+  // Where B is permuted.  The last 32 columns may be 8, 16 or 24: q then ends early, and a tensor map of
+  // their own says so.
+  static constexpr int kPartialColumns = kPermutedB ? N % 32 : 0;
   static constexpr int kGroupsOfBox = kPartialColumns == 0 ? TileN / 32 : 1;  // of 32 columns
   static constexpr int kRowsA = TileM / ClusterN;  // rows of A that one CTA loads
   static constexpr int kFragments = TileM / 64 / Schedule::kTeamSize;  // wgmmas of 64 rows a warpgroup
   static constexpr int kReleases = Schedule::kTeamSize * ClusterN;     // arrivals that free a stage
-  static_assert(TileK * sizeof(T) == 128, "a K block is one 128-byte swizzle row");
+  static_assert(TileK * sizeof(T) == kLineBytes, "a K block is one 128-byte swizzle row");
   static_assert(ClusterShape::ClusterM == 1, "clusters extend along N");
+  static_assert(kProducts <= CF_MAX_PRODUCTS && kProducts * TileN <= 256, "one wgmma covers all products");
+  static_assert((!kMNMajorA || kRowsA % kRowsOfBlock == 0) && (!kMNMajorB || TileN % kRowsOfBlock == 0),
+                "MN-major factors come in boxes of 64 rows");
 
   using Position = RingPosition<kStages>;
-  using Accumulator = float[kFragments][TileN / 2];
+  using Accumulator = float[kFragments][kProducts * TileN / 2];  // product by product
 
   struct Shared {  // in shared memory
     uint8_t* stages;
@@ -38,8 +56,10 @@ struct Mainloop {
     CF_DEVICE uint8_t* b(uint32_t slot) const { return a(slot) + kBytesA; }
   };
 
-  struct Maps {  // tensor maps
-    CUtensorMap a, b, b_partial;
+  // Tensor maps, and for each the step from batch to batch: 0 for a factor that all batches share.
+  struct Maps {
+    CUtensorMap a, b[kProducts], b_partial[kPartialColumns > 0 ? kProducts : 1];
+    int a_step, b_step[kProducts];
   };
 
   CF_DEVICE static void init(Shared const& shared) {
@@ -49,26 +69,18 @@ struct Mainloop {
     }
   }
 
-  // One thread loads the K blocks of the tile at (row, column).
-  CF_DEVICE static void load(Shared const& shared, Position& position, Maps const& maps, int row, int column,
-                             int rank, int k_blocks) {
+  // One thread loads the K blocks of the tile at (row, column) of a batch.
+  CF_DEVICE static void load(Shared const& shared, Position& position, Maps const& maps, int batch, int row,
+                             int column, int rank, int k_blocks) {
     for (int k = 0; k < k_blocks; ++k, position.advance()) {
       wait(shared.empty[position.slot], position.phase ^ 1);
       uint64_t* full = shared.full + position.slot;
       Barrier::arrive_and_expect_tx(full, kStageBytes);
-      uint8_t* a = shared.a(position.slot) + rank * (kBytesA / ClusterN);
-      if constexpr (ClusterN == 1)
-        cute::SM90_TMA_LOAD_2D::copy(&maps.a, full, kHint, a, k * TileK, row);
-      else
-        cute::SM90_TMA_LOAD_MULTICAST_2D::copy(&maps.a, full, (1 << ClusterN) - 1, kHint, a, k * TileK,
-                                               row + rank * kRowsA);
+      load_a(maps, full, shared.a(position.slot) + rank * (kBytesA / ClusterN), k * TileK,
+             row + rank * kRowsA, batch);
 #pragma unroll
-      for (int group = 0; group < TileN / 32; group += kGroupsOfBox) {
-        bool const partial = kPartialColumns != 0 && column / 32 + group == N / 32;
-        cute::SM90_TMA_LOAD_5D::copy(partial ? &maps.b_partial : &maps.b, full, kHint,
-                                     shared.b(position.slot) + group * 32 * 128, k * TileK, 0, 0, 0,
-                                     partial ? 0 : column / 32 + group);
-      }
+      for (int p = 0; p < kProducts; ++p)
+        load_b(maps, p, full, shared.b(position.slot) + p * kBytesOfProduct, k * TileK, column, batch);
     }
   }
 
@@ -82,7 +94,7 @@ struct Mainloop {
   // flight.
   CF_DEVICE static void multiply(Shared const& shared, Position& position, Accumulator& accumulator,
                                  int member, int k_blocks) {
-    uint32_t const first_row = member * (kFragments * 64) * 128;
+    uint32_t const first_row = member * kFragments * kBlockBytes;
 #pragma unroll 1
     for (int k = 0; k < k_blocks; ++k) {
       wait(shared.full[position.slot], position.phase);
@@ -90,11 +102,13 @@ struct Mainloop {
       uint32_t b = uniform(cute::cast_smem_ptr_to_uint(shared.b(position.slot)));
       cute::warpgroup_arrive();
 #pragma unroll
-      for (int step = 0; step < TileK / 16; ++step) {
+      for (int step = 0; step < TileK / kWgmmaK; ++step) {
 #pragma unroll
         for (int i = 0; i < kFragments; ++i)
-          wgmma<T, TileN>(wgmma_descriptor(a + i * 64 * 128 + step * 32), wgmma_descriptor(b + step * 32),
-                          accumulator[i], k > 0 || step > 0);
+          wgmma<T, kProducts * TileN, kMNMajorA, kMNMajorB>(
+              wgmma_descriptor<MajorA>(a + i * kBlockBytes + step * SharedLayout<MajorA>::kStep),
+              wgmma_descriptor<MajorB>(b + step * SharedLayout<MajorB>::kStep), accumulator[i],
+              k > 0 || step > 0);
       }
       cute::warpgroup_commit_batch();
       if (k > 0) {
@@ -105,16 +119,68 @@ struct Mainloop {
     }
   }
 
-  // Waits for the products and frees the last stage.
+  // Waits for the products, frees the last stage, and leaves each thread runs of eight columns.
   CF_DEVICE static void finish(Shared const& shared, Position const& position, Accumulator& accumulator) {
     cute::warpgroup_wait<0>();
     release(shared, previous(position));
 #pragma unroll
-    for (int i = 0; i < kFragments; ++i) fence_accumulators(accumulator[i]);
+    for (int i = 0; i < kFragments; ++i) {
+      fence_accumulators(accumulator[i]);
+      if constexpr (!kPermutedB) transpose(accumulator[i]);
+    }
   }
 
  private:
   static constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+
+  // To all CTAs of the cluster.
+  template <class... Coordinate>
+  CF_DEVICE static void multicast(CUtensorMap const& map, uint64_t* full, uint8_t* to, Coordinate... at) {
+    if constexpr (ClusterN == 1)
+      cute::SM90_TMA_LOAD::copy(&map, full, kHint, to, at...);
+    else
+      cute::SM90_TMA_LOAD_MULTICAST::copy(&map, full, (1 << ClusterN) - 1, kHint, to, at...);
+  }
+  CF_DEVICE static void load_a(Maps const& maps, uint64_t* full, uint8_t* to, int k, int row, int batch) {
+    auto const load = [&](uint8_t* box, int inner, int outer) {
+      if constexpr (kBatched)
+        multicast(maps.a, full, box, inner, outer, batch * maps.a_step);
+      else
+        multicast(maps.a, full, box, inner, outer);
+    };
+    if constexpr (kMNMajorA) {
+#pragma unroll
+      for (int i = 0; i < kRowsA; i += kRowsOfBlock) load(to + i * kLineBytes, row + i, k);
+    } else {
+      load(to, k, row);
+    }
+  }
+  CF_DEVICE static void load_b(Maps const& maps, int product, uint64_t* full, uint8_t* to, int k, int column,
+                               int batch) {
+    using Load = cute::SM90_TMA_LOAD;
+    if constexpr (kPermutedB) {
+#pragma unroll
+      for (int group = 0; group < TileN / 32; group += kGroupsOfBox) {
+        bool const partial = kPartialColumns != 0 && column / 32 + group == N / 32;
+        Load::copy(partial ? &maps.b_partial[product] : &maps.b[product], full, kHint,
+                   to + group * 32 * kLineBytes, k, 0, 0, 0, partial ? 0 : column / 32 + group);
+      }
+    } else {
+      auto const load = [&](uint8_t* box, int inner, int outer) {
+        if constexpr (kBatched)
+          Load::copy(&maps.b[product], full, kHint, box, inner, outer, batch * maps.b_step[product]);
+        else
+          Load::copy(&maps.b[product], full, kHint, box, inner, outer);
+      };
+      if constexpr (kMNMajorB) {
+#pragma unroll
+        for (int n = 0; n < TileN; n += kRowsOfBlock) load(to + n * kLineBytes, column + n, k);
+      } else {
+        load(to, k, column);
+      }
+    }
+  }
+
   CF_DEVICE static uint32_t previous(Position const& position) {
     return position.slot == 0 ? kStages - 1 : position.slot - 1;
   }
