@@ -1,0 +1,9 @@
+"""FusedSpec -> PhaseProgram: in which steps the epilogue computes a program."""
+
+from __future__ import annotations
+
+from comfuse.generator.phases.access import moves_rows
+from comfuse.generator.phases.program import Phase, PhaseProgram, RowTail
+from comfuse.generator.phases.split import split
+
+__all__ = ["Phase", "PhaseProgram", "RowTail", "moves_rows", "split"]

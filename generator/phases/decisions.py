@@ -1,0 +1,82 @@
+"""What was decided about a program's phases, in sentences for people."""
+
+from __future__ import annotations
+
+from comfuse.generator.ops import REDUCTIONS
+from comfuse.generator.passes.infer import spaces
+from comfuse.generator.phases.access import moves_rows
+from comfuse.generator.phases.levels import Levels
+from comfuse.generator.phases.program import Phase
+from comfuse.generator.phases.reads import values_of_tiles
+from comfuse.generator.spec import FusedSpec, Space
+
+
+def decisions(spec: FusedSpec, phases: list[Phase], when: Levels) -> tuple[str, ...]:
+    """One sentence each, in the order of the phases, then what comes behind them."""
+    return (*_products(spec), *_kept(spec, phases), *_groups(spec), *_tails(spec, when), *_access(spec))
+
+
+def _products(spec: FusedSpec) -> list[str]:
+    gemms = [node.name for node in spec.nodes if node.op == "gemm"]
+    return [f"{' and '.join(gemms)} share A and accumulate side by side"] if len(gemms) > 1 else []
+
+
+def _kept(spec: FusedSpec, phases: list[Phase]) -> list[str]:
+    nodes = spec.nodes
+    said: list[str] = []
+    evaluated_before: dict[int, int] = {}
+    for number, phase in enumerate(phases):
+        for i in _evaluated(spec, phase):
+            if spaces(spec)[i] is not Space.TILE:
+                continue
+            if i in evaluated_before and nodes[i].op == "load":
+                said.append(f"{nodes[i].name} is loaded again in phase {number}")
+            elif i in evaluated_before:
+                holds = nodes[phase.content].name
+                said.append(f"{nodes[i].name} is recomputed in phase {number}: the accumulators hold {holds}")
+            evaluated_before.setdefault(i, number)
+        if phase.keep is not None:
+            said.append(f"{nodes[phase.keep].name} is kept in the accumulators from phase {number} on")
+        elif number + 1 < len(phases) and number == 0:
+            said.append(f"{nodes[phase.content].name} stays in the accumulators")
+    return said
+
+
+def _evaluated(spec: FusedSpec, phase: Phase) -> list[int]:
+    targets = [spec.nodes[r].inputs[0] for r in phase.reductions]
+    targets += [spec.outputs[o].node for o in phase.stores]
+    if phase.keep is not None:
+        targets.append(phase.keep)
+    return values_of_tiles(spec, phase.content, tuple(targets))
+
+
+def _groups(spec: FusedSpec) -> list[str]:
+    names = [n.name for n in spec.nodes if n.op in REDUCTIONS and REDUCTIONS[n.op].axis == "group"]
+    if not names:
+        return []
+    verb = "runs" if len(names) == 1 else "run"
+    return [f"{', '.join(names)} {verb} over groups of {spec.group} columns, each within one tile"]
+
+
+def _tails(spec: FusedSpec, when: Levels) -> list[str]:
+    said = []
+    for outputs, part in (
+        (when.row_tail, "a row block"),
+        (when.column_tail, "a block of columns"),
+        (when.full_tail, "all"),
+    ):
+        if outputs:
+            names = ", ".join(spec.outputs[o].name for o in outputs)
+            said.append(f"{names}: by the last tile of {part} to finish; no tile waits")
+    return said
+
+
+def _access(spec: FusedSpec) -> list[str]:
+    said = []
+    loads = [o.name for o in spec.operands if o.space is Space.TILE and not moves_rows(spec, o)]
+    if loads:
+        said.append(f"{', '.join(loads)}: read element by element from global memory")
+    stores = [o.name for o in spec.outputs if spaces(spec)[o.node] is Space.TILE and not moves_rows(spec, o)]
+    if stores:
+        said.append(f"{', '.join(stores)}: stored element by element")
+    return said

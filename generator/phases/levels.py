@@ -1,0 +1,128 @@
+"""When each value of a program can be had: in which phase at the earliest, or only behind the last one.
+
+What needs no reduction is phase 0.  A value that reads a row or group reduction of a value of phase p is
+phase p + 1.  Column and full reductions are complete only when all tiles are, so what reads them comes behind
+all phases, and so do values a row that are stored and that no tile has to wait for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from comfuse.generator.errors import PlanError
+from comfuse.generator.ops import REDUCTIONS
+from comfuse.generator.passes.infer import spaces
+from comfuse.generator.spec import FusedSpec, Space
+
+_OF_TILES = (Space.TILE, Space.GROUP)
+_READABLE = ("row", "group")  # axes whose results later phases can read
+_TWO_KERNELS = "comfuse.generator.stages cuts such a program into two kernels"
+
+
+@dataclass(frozen=True)
+class Levels:
+    """For each node of a spec, when.
+
+    Attributes:
+        level: the earliest phase in which the node can be had; of a column or full reduction, the phase of
+            its input.
+        waited: row reductions that the tiles of a row block wait for.
+        row_tail: outputs of values a row that are left to the last tile of a row block.
+        column_tail: outputs that read column reductions.
+        full_tail: outputs that read full reductions.
+    """
+
+    level: tuple[int, ...]
+    waited: frozenset[int]
+    row_tail: tuple[int, ...]
+    column_tail: tuple[int, ...]
+    full_tail: tuple[int, ...]
+
+    def is_in_phase(self, output: int) -> bool:
+        """Whether a phase stores an output."""
+        return output not in (*self.row_tail, *self.column_tail, *self.full_tail)
+
+
+def levels(spec: FusedSpec) -> Levels:
+    """When each node of a normalised spec can be had.
+
+    Raises:
+        PlanError: naming the node: it needs a column or full reduction sooner than there is one.
+    """
+    level: list[int] = []
+    for i, node in enumerate(spec.nodes):
+        earliest = max((level[j] for j in node.inputs), default=0)
+        level.append(earliest + 1 if axis(spec, i) in _READABLE else earliest)
+    waited = _waited(spec, level)
+    late = _needs_all_tiles(spec)
+    column_tail, full_tail = (
+        tuple(o for o, output in enumerate(spec.outputs) if kind in late[output.node])
+        for kind in ("col", "full")
+    )
+    return Levels(tuple(level), waited, _row_tail(spec, waited), column_tail, full_tail)
+
+
+def axis(spec: FusedSpec, i: int) -> str | None:
+    """What a node reduces over; None if it does not."""
+    reduction = REDUCTIONS.get(spec.nodes[i].op)
+    return None if reduction is None else reduction.axis
+
+
+def _waited(spec: FusedSpec, level: list[int]) -> frozenset[int]:
+    """Row reductions that tiles read, and those beside them: where tiles wait anyway, no tail is cheaper."""
+    fed_back = _row_reductions_behind(spec, [i for i, s in enumerate(spaces(spec)) if s in _OF_TILES])
+    waits = {level[r] for r in fed_back}
+    return frozenset(i for i in range(len(level)) if axis(spec, i) == "row" and level[i] in waits)
+
+
+def _row_reductions_behind(spec: FusedSpec, start: list[int]) -> set[int]:
+    """Row reductions that these nodes read, directly or through values a row."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    stack = list(start)
+    while stack:
+        i = stack.pop()
+        if axis(spec, i) == "row":
+            found.add(i)
+            continue
+        inputs = [j for j in spec.nodes[i].inputs if spaces(spec)[j] is Space.COLUMN and j not in seen]
+        seen.update(inputs)
+        stack += inputs
+    return found
+
+
+def _row_tail(spec: FusedSpec, waited: frozenset[int]) -> tuple[int, ...]:
+    return tuple(
+        o
+        for o, output in enumerate(spec.outputs)
+        if spaces(spec)[output.node] is Space.COLUMN and _row_reductions_behind(spec, [output.node]) - waited
+    )
+
+
+def _needs_all_tiles(spec: FusedSpec) -> list[frozenset[str]]:
+    """For each node the kinds of column and full reductions that it reads."""
+    late: list[frozenset[str]] = []
+    source: list[str] = []  # name of the first such reduction
+    for i, node in enumerate(spec.nodes):
+        kinds = frozenset(kind for j in node.inputs for kind in late[j])
+        first = next((source[j] for j in node.inputs if late[j]), node.name)
+        if kinds:
+            _check_late(spec, i, kinds, first)
+        own = axis(spec, i)
+        late.append(kinds | {own} if own in ("col", "full") else kinds)
+        source.append(first)
+    return late
+
+
+def _check_late(spec: FusedSpec, i: int, kinds: frozenset[str], source: str) -> None:
+    node, space = spec.nodes[i], spaces(spec)[i]
+    if axis(spec, i) is not None or space not in (Space.ROW, Space.SCALAR):
+        raise PlanError(
+            f"reads {source!r}, which is complete only when all tiles are; {_TWO_KERNELS}", node.name
+        )
+    if space is Space.ROW and "full" in kinds:
+        raise PlanError(
+            f"a value a column reads {source!r}, a reduction over everything, which is complete only when all "
+            f"columns are; {_TWO_KERNELS}",
+            node.name,
+        )
