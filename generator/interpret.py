@@ -1,155 +1,225 @@
 """Evaluates a program in float64, element by element: what a spec means, without torch.
 
-Slow and plain on purpose; the tests hold passes and phase programs against it.
+Slow and plain on purpose; the tests hold passes and phase programs against it.  One batch at a time: the
+batches of a batched program do not meet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
-from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS
+from comfuse.generator.ops import AXES, ELEMENTWISE, REDUCTIONS, Reduction
 from comfuse.generator.passes.infer import spaces
-from comfuse.generator.phases import PhaseProgram
 from comfuse.generator.spec import FusedSpec, Node, Space
+
+if TYPE_CHECKING:
+    from comfuse.generator.phases import PhaseProgram
 
 Vector = Sequence[float]
 Matrix = Sequence[Vector]
 Value = float | Vector | Matrix
+_Fields = dict[str, Value]  # of a reduction with several
 
 
-def interpret(spec: FusedSpec, gemm: Matrix, operands: Sequence[Value]) -> list[Value]:
+def interpret(spec: FusedSpec, gemm: Matrix | Sequence[Matrix], operands: Sequence[Value]) -> list[Value]:
     """The outputs of a program.
 
     Args:
         spec: a verified spec.
-        gemm: the GEMM's result, M rows of N.
+        gemm: the GEMM's result, M rows of N; of a program with two products both results.
         operands: one for each of the spec's: a matrix of (M, N), a vector of N or M, or a number.
 
     Returns:
-        For each output M rows of N, or M numbers.
+        For each output M rows of N or of N / group, M numbers, N numbers, or a number.
     """
-    values = _Values(spec, gemm, operands)
+    values = _Values(spec, _products(spec, gemm), operands)
     for i in range(len(spec.nodes)):
         values.evaluate(i)
     return [values[o.node] for o in spec.outputs]
 
 
-def interpret_phases(program: PhaseProgram, gemm: Matrix, operands: Sequence[Value]) -> list[Value]:
+def interpret_phases(
+    program: PhaseProgram, gemm: Matrix | Sequence[Matrix], operands: Sequence[Value]
+) -> list[Value]:
     """The outputs as a kernel computes them: phase by phase, with one (M, N) value kept between phases.
 
+    Args and returns: as of :func:`interpret`, with the program of a spec.
+
     Raises:
-        KeyError: a phase reads a value that it does not have.
+        KeyError: a phase or a tail reads a value that it does not have.
     """
     spec = program.spec
+    products = _products(spec, gemm)
     outputs: dict[int, Value] = {}
-    finished: dict[int, Value] = {}  # reductions
-    content: Value = gemm
+    finished: dict[int, Value | _Fields] = {}
+    readable: dict[int, Value | _Fields] = {}  # by the tiles of later phases
+    first = next(i for i, node in enumerate(spec.nodes) if node.op == "gemm" and node.product == 0)
+    kept: Value = products[0]
     for phase in program.phases:
-        values = _Values(spec, gemm, operands, {phase.content: content, **finished}, recursive=True)
-        tile_operands = {o for o, operand in enumerate(spec.operands) if operand.space is Space.TILE}
-        values.forbidden_operands = tile_operands - set(phase.tiles)
-        for r in phase.reductions:
-            values.evaluate(r)
-            finished[r] = values[r]
-        for o in phase.stores:
-            values.evaluate(spec.outputs[o].node)
-            outputs[o] = values[spec.outputs[o].node]
+        step = _Step(spec, products, operands, {**readable, phase.content: kept})
+        # Read straight from memory; the other tiles are fetched for the phases that list them.
+        strided = {o for o, operand in enumerate(spec.operands) if operand.strided}
+        step.operands_at_hand |= strided | set(phase.tiles)
+        if phase.content != first:
+            step.lost.add(first)
+        finished.update({r: step.reduce(r) for r in phase.reductions})
+        outputs.update({o: step.value(spec.outputs[o].node) for o in phase.stores})
         if phase.keep is not None:
-            values.evaluate(phase.keep)
-            content = values[phase.keep]
+            kept = step.value(phase.keep)
+        # A group lies within a tile; the results of rows are those of all the tiles that have been waited for.
+        axes = ("row", "group") if phase.waits else ("group",)
+        readable.update({r: v for r, v in finished.items() if _axis(spec.nodes[r]) in axes})
+    tails = {"row": program.row_tail.stores if program.row_tail else ()}
+    tails |= {"col": program.column_stores, "full": program.full_stores}
+    for axis, stores in tails.items():
+        at_hand = {r: v for r, v in finished.items() if _axis(spec.nodes[r]) == axis}
+        step = _Step(spec, products, operands, at_hand)
+        step.lost |= {i for i, node in enumerate(spec.nodes) if node.op == "gemm"}
+        outputs.update({o: step.value(spec.outputs[o].node) for o in stores})
     return [outputs[o] for o in range(len(spec.outputs))]
 
 
+def _products(spec: FusedSpec, gemm: Matrix | Sequence[Matrix]) -> list[Matrix]:
+    return [cast(Matrix, gemm)] if spec.products == 1 else list(cast(Sequence[Matrix], gemm))
+
+
+def _entry(results: Callable[[int, int], Vector], position: int, m: int, n: int) -> float:
+    return results(m, n)[position]
+
+
+def _axis(node: Node) -> str:
+    return REDUCTIONS[node.op].axis
+
+
 class _Values:
+    """The values of a program's nodes, as far as they are known."""
+
     def __init__(
         self,
         spec: FusedSpec,
-        gemm: Matrix,
+        products: Sequence[Matrix],
         operands: Sequence[Value],
-        known: dict[int, Value] | None = None,
-        *,
-        recursive: bool = False,
+        known: dict[int, Value | _Fields] | None = None,
     ) -> None:
         self.spec = spec
-        self.gemm = gemm
+        self.products = products
         self.operands = operands
         self.spaces = spaces(spec)
-        self.rows = len(gemm)
-        self.known: dict[int, Value] = dict(known or {})
-        self.recursive = recursive
-        self.forbidden_operands: set[int] = set()
+        self.rows = len(products[0])
+        self.known: dict[int, Value | _Fields] = dict(known or {})
 
     def __getitem__(self, i: int) -> Value:
-        return self.known[i]
+        value = self.known[i]
+        assert not isinstance(value, dict)
+        return value
 
     def evaluate(self, i: int) -> None:
-        """Makes node ``i`` known; its inputs must be, unless evaluation is recursive."""
-        if i in self.known:
-            return
-        node = self.spec.nodes[i]
-        if self.recursive:
-            if node.op == "gemm" or node.operand in self.forbidden_operands:
-                raise KeyError(f"{node.name} is not at hand in this phase")
-            for j in node.inputs:
-                if self.spec.nodes[j].op in REDUCTIONS and j not in self.known:
-                    raise KeyError(f"{self.spec.nodes[j].name} is not finished in this phase")
-                self.evaluate(j)
-        self.known[i] = self._value(i, node)
+        """Makes node ``i`` known; its inputs must be."""
+        self.known[i] = self._value(i, self.spec.nodes[i])
 
-    def _value(self, i: int, node: Node) -> Value:
+    def _value(self, i: int, node: Node) -> Value | _Fields:
         if node.op == "gemm":
-            return self.gemm
+            return self.products[node.product]
         if node.op == "load":
             assert node.operand is not None
             return self.operands[node.operand]
         if node.op == "const":
             assert node.value is not None
             return node.value
+        if node.op == "row_index":
+            return [float(m) for m in range(self.rows)]
+        if node.op == "column_index":
+            return [float(n) for n in range(self.spec.n)]
+        if node.op == "row_count":
+            return float(self.rows)
         if node.op == "field":
-            reduction = self.spec.nodes[node.inputs[0]]
-            position = list(REDUCTIONS[reduction.op].fields).index(node.field or "")
-            return [_entry(row, position) for row in _sequence(self.known[node.inputs[0]])]
+            fields = self.known[node.inputs[0]]
+            assert isinstance(fields, dict)
+            assert node.field is not None
+            return fields[node.field]
         if node.op in REDUCTIONS:
-            row_op = REDUCTIONS[node.op]
-            results = [row_op.evaluate(self._row(node.inputs[0], m)) for m in range(self.rows)]
-            return [r[0] for r in results] if row_op.is_plain else results
-        return self._elementwise(self.spaces[i], node)
+            return self._reduction(REDUCTIONS[node.op], node.inputs[0])
+        function = ELEMENTWISE[node.op].evaluate
+        return self._over(
+            self.spaces[i],
+            lambda m, n: float(function(*(self._element(j, m, n) for j in node.inputs))),
+        )
 
-    def _elementwise(self, space: Space, node: Node) -> Value:
-        def at(m: int, n: int) -> float:
-            return float(ELEMENTWISE[node.op].evaluate(*(self._element(j, m, n) for j in node.inputs)))
+    def _reduction(self, reduction: Reduction, i: int) -> Value | _Fields:
+        every_row, every_column = range(self.rows), range(self.spec.n)
+        group = self.spec.group or 1
 
+        def results(m: int, n: int) -> tuple[float, ...]:
+            rows = every_row if reduction.axis in ("col", "full") else range(m, m + 1)
+            columns = {"col": range(n, n + 1), "group": range(n, n + group)}.get(reduction.axis, every_column)
+            return reduction.evaluate([self._element(i, row, column) for row in rows for column in columns])
+
+        space = AXES[reduction.axis]
+        fields: _Fields = {}
+        for position, name in enumerate(reduction.fields):
+            fields[name] = self._over(space, partial(_entry, results, position))
+        return fields["value"] if reduction.is_plain else fields
+
+    def _over(self, space: Space, at: Callable[[int, int], float]) -> Value:
+        """A value of this space, from its elements; ``at`` gets a row and a column."""
+        columns = range(0, self.spec.n, self.spec.group or 1) if space is Space.GROUP else range(self.spec.n)
         if space is Space.SCALAR:
             return at(0, 0)
         if space is Space.ROW:
-            return [at(0, n) for n in range(self.spec.n)]
+            return [at(0, n) for n in columns]
         if space is Space.COLUMN:
             return [at(m, 0) for m in range(self.rows)]
-        return [[at(m, n) for n in range(self.spec.n)] for m in range(self.rows)]
-
-    def _row(self, i: int, m: int) -> list[float]:
-        return [self._element(i, m, n) for n in range(self.spec.n)]
+        return [[at(m, n) for n in columns] for m in range(self.rows)]
 
     def _element(self, i: int, m: int, n: int) -> float:
-        value, space = self.known[i], self.spaces[i]
+        value, space = self[i], self.spaces[i]
         if space is Space.SCALAR:
-            return _number(value)
+            return cast(float, value)
         if space is Space.ROW:
-            return _entry(value, n)
+            return cast(Vector, value)[n]
         if space is Space.COLUMN:
-            return _entry(value, m)
-        return _entry(_sequence(value)[m], n)
+            return cast(Vector, value)[m]
+        return cast(Matrix, value)[m][n // (self.spec.group or 1) if space is Space.GROUP else n]
 
 
-def _number(value: Value) -> float:
-    assert isinstance(value, int | float)
-    return value
+class _Step(_Values):
+    """A phase or a tail: evaluates what is asked for, from what is at hand."""
 
+    def __init__(
+        self,
+        spec: FusedSpec,
+        products: Sequence[Matrix],
+        operands: Sequence[Value],
+        known: dict[int, Value | _Fields],
+    ) -> None:
+        super().__init__(spec, products, operands, known)
+        self.operands_at_hand = {
+            o for o, operand in enumerate(spec.operands) if operand.space is not Space.TILE
+        }
+        self.lost: set[int] = set()  # products that are no longer in registers
 
-def _sequence(value: Value) -> Sequence[float | Vector]:
-    assert not isinstance(value, int | float)
-    return value
+    def value(self, i: int) -> Value:
+        self.evaluate(i)
+        return self[i]
 
+    def reduce(self, i: int) -> Value | _Fields:
+        """The result of a reduction; it is not at hand in this step."""
+        (x,) = self.spec.nodes[i].inputs
+        self.evaluate(x)
+        return self._reduction(REDUCTIONS[self.spec.nodes[i].op], x)
 
-def _entry(value: Value, i: int) -> float:
-    return _number(_sequence(value)[i])
+    def evaluate(self, i: int) -> None:
+        if i in self.known:
+            return
+        node = self.spec.nodes[i]
+        if i in self.lost:
+            raise KeyError(f"{node.name} is not in registers in this step")
+        if node.op == "load" and node.operand not in self.operands_at_hand:
+            raise KeyError(f"{node.name} is not fetched in this step")
+        if node.op in REDUCTIONS:
+            raise KeyError(f"{node.name} is not finished in this step")
+        for j in node.inputs:
+            self.evaluate(j)
+        super().evaluate(i)

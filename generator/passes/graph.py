@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from comfuse.generator.ops import ELEMENTWISE
 from comfuse.generator.passes.infer import node_space
 from comfuse.generator.spec import FusedSpec, Node, Operand, Output, Space
@@ -29,6 +31,8 @@ class Graph:
 
     def add(self, node: Node) -> int:
         """The index of this node, or of an equal one of any name."""
+        if node.op == "gemm":
+            node = replace(node, operand=node.operand or None)  # the first product has one spelling
         key = _key(node)
         if key not in self._index:
             inputs = tuple(self.spaces[i] for i in node.inputs)
@@ -51,7 +55,7 @@ class Graph:
         return self.nodes[index].op == op
 
     def spec(self, outputs: tuple[Output, ...]) -> FusedSpec:
-        """What has been built, without the nodes that no output needs.  The GEMM always stays."""
+        """What has been built, without the nodes that no output needs.  Every GEMM stays."""
         live = {i for i, node in enumerate(self.nodes) if node.op == "gemm"} | {o.node for o in outputs}
         for i in reversed(range(len(self.nodes))):
             if i in live:
@@ -60,13 +64,12 @@ class Graph:
         nodes = tuple(
             _with_inputs(self.nodes[old], tuple(place[i] for i in self.nodes[old].inputs)) for old in place
         )
-        source = self._source
-        stored = tuple(Output(o.name, place[o.node], o.dtype) for o in outputs)
-        return FusedSpec(source.n, source.k, source.dtype, source.operands, nodes, stored)
+        stored = tuple(replace(o, node=place[o.node]) for o in outputs)
+        return replace(self._source, nodes=nodes, outputs=stored)
 
 
 def _with_inputs(node: Node, inputs: tuple[int, ...]) -> Node:
-    return Node(node.name, node.op, inputs, node.operand, node.value, node.field)
+    return replace(node, inputs=inputs)
 
 
 def _key(node: Node) -> tuple[object, ...]:
@@ -84,4 +87,4 @@ def moved(node: Node, place: list[int]) -> Node:
 
 def with_outputs(spec: FusedSpec, place: list[int]) -> tuple[Output, ...]:
     """The outputs of ``spec`` with their nodes looked up in ``place``."""
-    return tuple(Output(o.name, place[o.node], o.dtype) for o in spec.outputs)
+    return tuple(replace(o, node=place[o.node]) for o in spec.outputs)
