@@ -68,9 +68,9 @@ def interpret_phases(
         outputs.update({o: step.value(spec.outputs[o].node) for o in phase.stores})
         if phase.keep is not None:
             kept = step.value(phase.keep)
-        # A group lies within a tile; the results of rows are those of all the tiles that have been waited for.
+        # A group lies within a tile; the result of a row is that of all its tiles, if they waited for it.
         axes = ("row", "group") if phase.waits else ("group",)
-        readable.update({r: v for r, v in finished.items() if _axis(spec.nodes[r]) in axes})
+        readable.update({r: finished[r] for r in phase.reductions if _axis(spec.nodes[r]) in axes})
     tails = {"row": program.row_tail.stores if program.row_tail else ()}
     tails |= {"col": program.column_stores, "full": program.full_stores}
     for axis, stores in tails.items():

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from hypothesis import strategies as st
 
 from comfuse.generator.builder import SpecBuilder
-from comfuse.generator.interpret import Value
-from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS
+from comfuse.generator.interpret import Matrix, Value
+from comfuse.generator.ops import AXES, ELEMENTWISE, REDUCTIONS, Axis
 from comfuse.generator.passes.infer import spaces
-from comfuse.generator.spec import DType, FusedSpec, Space
+from comfuse.generator.spec import DType, FusedSpec, Major, Space
 
 N = 8
-SPACES = (Space.TILE, Space.ROW, Space.COLUMN, Space.SCALAR)
+OPERAND_SPACES = (Space.TILE, Space.ROW, Space.COLUMN, Space.SCALAR)
+INTEGERS = (DType.INT8, DType.UINT8, DType.INT32, DType.INT64)
 # Ops whose results stay of a size that a comparison can handle, whatever they are nested in.
 TAME = (
     "add",
@@ -26,75 +30,157 @@ TAME = (
     "sigmoid",
     "gelu",
     "silu",
+    "silu_backward",
+    "hardswish",
     "where",
     "gt",
+    "logical_or",
+    "isfinite",
 )
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A node, with what decides where it can be used."""
+
+    node: int
+    space: Space
+    late: frozenset[str] = frozenset()  # the kinds of col and full reductions that it reads
+    of_rows: bool = False  # whether it reads a GEMM
+
+
+class _Program:
+    """Grows a valid program by drawn steps."""
+
+    def __init__(self, draw: st.DrawFn, b: SpecBuilder, axes: Sequence[Axis], feedback: bool) -> None:
+        self.draw = draw
+        self.b = b
+        self.feedback = feedback
+        self.reductions = [r for r in REDUCTIONS.values() if r.axis in axes]
+        self.reductions_left = 4
+        self.values: list[_Drawn] = []
+
+    def leaves(self) -> None:
+        draw, b = self.draw, self.b
+        for product in range(b.products):
+            self.values.append(_Drawn(b.gemm(product), Space.TILE, of_rows=True))
+        for index, space in enumerate(draw(st.lists(st.sampled_from(OPERAND_SPACES), max_size=4))):
+            dtype = DType.FP32 if space is Space.SCALAR else draw(st.sampled_from(list(DType)))
+            strided = space is Space.TILE and draw(st.booleans())
+            self.values.append(_Drawn(b.load(f"operand{index}", space, dtype, strided=strided), space))
+        constants = [0.0, 1.0, 2.0, 0.5, -1.5, 1.0 / b.n, 1.0 / (b.n - 1)]
+        for value in draw(st.lists(st.sampled_from(constants), max_size=2)):
+            self.values.append(_Drawn(b.const(value), Space.SCALAR))
+        indices = [
+            (b.row_index, Space.COLUMN),
+            (b.column_index, Space.ROW),
+            (b.row_count, Space.SCALAR),
+        ]
+        for add, space in draw(st.lists(st.sampled_from(indices), max_size=1)):
+            self.values.append(_Drawn(add(), space))
+
+    def step(self, ops: Sequence[str]) -> None:
+        reduce = self.reductions_left and self.draw(st.integers(0, 3)) == 0
+        drawn = self._reduction() if reduce else self._elementwise(self.draw(st.sampled_from(ops)))
+        if drawn is not None:
+            self.values.append(drawn)
+
+    def _reduction(self) -> _Drawn:
+        self.reductions_left -= 1
+        reduction = self.draw(st.sampled_from(self.reductions))
+        x = self.draw(st.sampled_from([v for v in self.values if v.space is Space.TILE]))
+        node = self.b.op(reduction.name, x.node)
+        if not reduction.is_plain:
+            node = self.b.field(node, self.draw(st.sampled_from(list(reduction.fields))))
+        late = x.late | {reduction.axis} if reduction.axis in ("col", "full") else x.late
+        return _Drawn(node, reduction.space, late, x.of_rows)
+
+    def _elementwise(self, name: str) -> _Drawn | None:
+        op = ELEMENTWISE[name]
+        # Recent values first, so that programs grow deep as well as wide.
+        chosen = [self.values[-1 - self.draw(st.integers(0, len(self.values) - 1))] for _ in range(op.arity)]
+        space, late = Space.SCALAR, frozenset[str]()
+        for v in chosen:
+            space, late = space.join(v.space), late | v.late
+        if late and not self.feedback and (space, *late) not in ((Space.ROW, "col"), (Space.SCALAR, "full")):
+            return None
+        return _Drawn(self.b.op(name, *(v.node for v in chosen)), space, late, any(v.of_rows for v in chosen))
+
+    def outputs(self) -> None:
+        storable = [v for v in self.values if v.of_rows or v.space in (Space.TILE, Space.COLUMN)]
+        for index, v in enumerate(self.draw(st.lists(st.sampled_from(storable), min_size=1, max_size=4))):
+            dtype = self.draw(st.sampled_from(list(DType)))
+            strided, heads = False, None
+            if v.space is Space.TILE:
+                strided, heads = self.draw(st.booleans()), self.draw(st.sampled_from([None, self.b.n // 2]))
+            self.b.output(f"out{index}", v.node, dtype, strided=strided, heads=heads)
 
 
 @st.composite
 def specs(
-    draw: st.DrawFn, ops: tuple[str, ...] = tuple(ELEMENTWISE), n: int = N, max_nodes: int = 14
+    draw: st.DrawFn,
+    ops: tuple[str, ...] = tuple(ELEMENTWISE),
+    n: int = N,
+    max_nodes: int = 14,
+    axes: tuple[Axis, ...] = tuple(AXES),
+    group: int | None = None,
+    feedback: bool = False,
+    products: int | None = None,
 ) -> FusedSpec:
-    """A valid program over any of ``ops`` and all reductions, with shared values and several outputs."""
-    b = SpecBuilder(n, 64, draw(st.sampled_from([DType.BF16, DType.FP16])))
-    values = [b.gemm()]
-    kinds = [Space.TILE]
-    for index, space in enumerate(draw(st.lists(st.sampled_from(SPACES), max_size=4))):
-        dtype = DType.FP32 if space is Space.SCALAR else draw(st.sampled_from(list(DType)))
-        values.append(b.load(f"operand{index}", space, dtype))
-        kinds.append(space)
-    for value in draw(
-        st.lists(st.sampled_from([0.0, 1.0, 2.0, 0.5, -1.5, 1.0 / n, 1.0 / (n - 1)]), max_size=2)
-    ):
-        values.append(b.const(value))
-        kinds.append(Space.SCALAR)
+    """A valid program over any of ``ops`` and all reductions, with shared values and several outputs.
+
+    Args:
+        group: columns of a group; None for half of N.
+        feedback: whether a value of a tile, row or group may read a column or full reduction, which takes
+            a second kernel.
+        products: None for either number.
+    """
+    b = SpecBuilder(
+        n,
+        64,
+        draw(st.sampled_from([DType.BF16, DType.FP16])),
+        products=draw(st.integers(1, 2)) if products is None else products,
+        a_major=draw(st.sampled_from(list(Major))),
+        b_major=draw(st.sampled_from(list(Major))),
+        batched=not {"col", "full"} & set(axes) and draw(st.booleans()),
+        group=group or n // 2,
+    )
+    program = _Program(draw, b, axes, feedback)
+    program.leaves()
     for _ in range(draw(st.integers(1, max_nodes))):
-        wide = [v for v, kind in zip(values, kinds, strict=True) if kind in (Space.TILE, Space.ROW)]
-        if draw(st.integers(0, 3)) == 0:
-            reduction = draw(st.sampled_from(list(REDUCTIONS)))
-            value = b.op(reduction, draw(st.sampled_from(wide)))
-            if not REDUCTIONS[reduction].is_plain:
-                value = b.field(value, draw(st.sampled_from(list(REDUCTIONS[reduction].fields))))
-            kind = Space.COLUMN
-        else:
-            op = ELEMENTWISE[draw(st.sampled_from(ops))]
-            # Recent values first, so that programs grow deep as well as wide.
-            chosen = [draw(st.integers(0, len(values) - 1)) for _ in range(op.arity)]
-            chosen = [len(values) - 1 - i for i in chosen]
-            value = b.op(op.name, *(values[i] for i in chosen))
-            kind = Space.SCALAR
-            for i in chosen:
-                kind = kind.join(kinds[i])
-        values.append(value)
-        kinds.append(kind)
-    storable = [v for v, kind in zip(values, kinds, strict=True) if kind in (Space.TILE, Space.COLUMN)]
-    for index, node in enumerate(draw(st.lists(st.sampled_from(storable), min_size=1, max_size=3))):
-        b.output(f"out{index}", node, draw(st.sampled_from(list(DType))))
+        program.step(ops)
+    program.outputs()
     return b.spec()
 
 
 @st.composite
-def arguments(draw: st.DrawFn, spec: FusedSpec, rows: int = 3) -> tuple[list[list[float]], list[Value]]:
-    """A GEMM result and operands for a spec."""
-    numbers = st.integers(-16, 16).map(lambda i: i / 4.0)
+def arguments(draw: st.DrawFn, spec: FusedSpec, rows: int = 3) -> tuple[Matrix | list[Matrix], list[Value]]:
+    """A GEMM result, or two, and operands for a spec."""
+    quarters = st.integers(-16, 16).map(lambda i: i / 4.0)
 
-    def vector(length: int) -> list[float]:
+    def vector(length: int, dtype: DType) -> list[float]:
+        numbers = quarters
+        if dtype is DType.BOOL:
+            numbers = st.integers(0, 1).map(float)
+        elif dtype in INTEGERS:
+            numbers = st.integers(0 if dtype is DType.UINT8 else -4, 4).map(float)
         return draw(st.lists(numbers, min_size=length, max_size=length))
 
-    def matrix() -> list[list[float]]:
-        return [vector(spec.n) for _ in range(rows)]
+    def matrix(dtype: DType) -> Matrix:
+        return [vector(spec.n, dtype) for _ in range(rows)]
 
     operands: list[Value] = []
     for operand in spec.operands:
         if operand.space is Space.SCALAR:
-            operands.append(draw(numbers))
+            operands.append(draw(quarters))
         elif operand.space is Space.ROW:
-            operands.append(vector(spec.n))
+            operands.append(vector(spec.n, operand.dtype))
         elif operand.space is Space.COLUMN:
-            operands.append(vector(rows))
+            operands.append(vector(rows, operand.dtype))
         else:
-            operands.append(matrix())
-    return matrix(), operands
+            operands.append(matrix(operand.dtype))
+    gemms = [matrix(spec.dtype) for _ in range(spec.products)]
+    return gemms[0] if spec.products == 1 else gemms, operands
 
 
 def flat(value: Value) -> list[float]:
