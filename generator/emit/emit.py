@@ -9,13 +9,15 @@ from pathlib import Path
 import jinja2
 
 from comfuse.generator.emit import layout, names
-from comfuse.generator.emit.declarations import declare
+from comfuse.generator.emit.declarations import Declarations, declare
 from comfuse.generator.emit.readable import describe
 from comfuse.generator.plan.kernel_plan import SCHEDULES, KernelPlan
+from comfuse.generator.spec import FusedSpec, Major
 
 _PLACEHOLDER = "cf_kernel"  # stands for the name in the text whose digest is part of the name
 
 _TEMPLATE = "cf::sm90::FusedGemm"
+_MAJORS = {Major.K: "cf::KMajor", Major.MN: "cf::MNMajor"}
 _DEFAULT_TEAMS = {"Pingpong": 2, "Cooperative": 1}  # of the schedules' templates, in program.hpp
 
 
@@ -41,16 +43,16 @@ def _render(plan: KernelPlan, name: str) -> str:
         description=[line for text in describe(plan.spec) for line in layout.comment(text)],
         operands=declarations.operands,
         constants=declarations.constants,
-        phases=declarations.phases,
-        kernel=_kernel(plan, declarations.tensor_operands),
+        program=declarations.program,
+        kernel=_kernel(plan, declarations),
     )
 
 
-def _kernel(plan: KernelPlan, operands: list[str]) -> list[str]:
-    phases = [f"Phase{i}" for i in range(len(plan.program.phases))]
+def _kernel(plan: KernelPlan, declarations: Declarations) -> list[str]:
+    parts = [section.name for section in declarations.program]
     lines: list[str] = []
     lists = []
-    for name, items in (("Operands", operands), ("Program", phases)):
+    for name, items in (("Operands", declarations.tensor_operands), ("Program", parts)):
         text = f"cf::{name}<{', '.join(items)}>"
         if not layout.fits_an_argument(text, _TEMPLATE):
             lines += layout.declaration(name, f"cf::{name}", items)
@@ -60,7 +62,7 @@ def _kernel(plan: KernelPlan, operands: list[str]) -> list[str]:
         "Kernel",
         _TEMPLATE,
         [
-            f"cf::Gemm<cf::{plan.spec.dtype.value}, /*N=*/{plan.spec.n}>",
+            _gemm(plan.spec),
             _schedule(plan),
             f"cf::Cluster<1, {plan.cluster_n}>",
             f"cf::Stages<{plan.stages}>",
@@ -68,6 +70,20 @@ def _kernel(plan: KernelPlan, operands: list[str]) -> list[str]:
             *lists,
         ],
     )
+
+
+def _gemm(spec: FusedSpec) -> str:
+    """With the template's trailing defaults left out."""
+    optional = [
+        (f"/*Products=*/{spec.products}", spec.products > 1),
+        (_MAJORS[spec.a_major], spec.a_major is not Major.K),
+        (_MAJORS[spec.b_major], spec.b_major is not Major.K),
+        (f"/*Batched=*/{str(spec.batched).lower()}", spec.batched),
+    ]
+    while optional and not optional[-1][1]:
+        optional.pop()
+    arguments = [f"cf::{spec.dtype.value}", f"/*N=*/{spec.n}", *(text for text, _ in optional)]
+    return f"cf::Gemm<{', '.join(arguments)}>"
 
 
 def _schedule(plan: KernelPlan) -> str:

@@ -17,7 +17,8 @@ _RESERVED_WORDS = """
     typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq char8_t
     concept consteval constinit requires co_await co_return co_yield final override import module assert
     errno linux unix major minor stdin stdout stderr isnan isinf isfinite signbit offsetof cf comfuse std
-    Kernel
+    Kernel Operands Program RowTail ColTail FullTail RowTailColumns RowTailEffects ColTailEffects
+    FullTailEffects
 """
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 
@@ -50,7 +51,7 @@ def sanitise(name: str) -> str:
     if name[0].isdigit():
         name = f"v{name}"
     name = name[:MAX_LENGTH].rstrip("_")
-    if name in _RESERVED or re.fullmatch(r"(Phase|Tiles|Columns|Lets|Effects)\d+", name):
+    if name in _RESERVED or re.fullmatch(r"(Phase|Tiles|Columns|Lets|Effects|Groups)\d+", name):
         name = f"{name}_value"
     return name
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS
-from comfuse.generator.spec import FusedSpec
+from comfuse.generator.spec import FusedSpec, Node
 
 _PRECEDENCE = {"==": 1, "!=": 1, "<": 2, "<=": 2, ">": 2, ">=": 2, "+": 3, "-": 3, "*": 4, "/": 4}
 _ATOM = 9
+_LEAVES = {"row_index": "row", "column_index": "column", "row_count": "M"}
 
 
 def describe(spec: FusedSpec) -> list[str]:
     """One line an output, before it a line for each value that is read more than once.
 
-    For example ``x = a @ b.T + bias`` and ``y = (x - mean(x)) * rsqrt(var(x) + eps)``.
+    For example ``x = a @ b.T + bias`` and ``y = (x - mean(x)) * rsqrt(var(x) + eps)``.  Reductions run along
+    rows unless their name says otherwise; ``row``, ``column`` and ``M`` are indices and their number.
     """
     writer = _Writer(spec)
     lines = [f"{writer.names[i]} = {writer.definition(i)}" for i in sorted(writer.names)]
-    return lines + [
-        f"{o.name} = {writer.text(o.node)[0]}" for o in spec.outputs if not writer.says(o.name, o.node)
-    ]
+    lines += [f"{o.name} = {writer.text(o.node)[0]}" for o in spec.outputs if not writer.says(o.name, o.node)]
+    lines += [f"{o.name} in heads of {o.heads} columns" for o in spec.outputs if o.heads is not None]
+    return lines
 
 
 class _Writer:
@@ -53,17 +55,18 @@ class _Writer:
     def _expression(self, i: int) -> tuple[str, int]:
         node = self.spec.nodes[i]
         if node.op == "gemm":
-            return "a @ b.T", 4
+            return self._product(node), 4
         if node.op == "load":
             return node.name, _ATOM
+        if node.op in _LEAVES:
+            return _LEAVES[node.op], _ATOM
         if node.op == "const":
             value = node.value if node.value is not None else 0.0
             return f"{value:.9g}", _ATOM if value >= 0 else 3
         if node.op == "field":
-            argument = self.spec.nodes[node.inputs[0]].inputs[0]
-            return f"{node.field}({self.text(argument)[0]})", _ATOM
+            return self._reduction(self.spec.nodes[node.inputs[0]], node.field or ""), _ATOM
         if node.op in REDUCTIONS:
-            return f"{node.op.removeprefix('row_')}({self.text(node.inputs[0])[0]})", _ATOM
+            return self._reduction(node, REDUCTIONS[node.op].monoid.name), _ATOM
         infix = ELEMENTWISE[node.op].infix
         if infix is None:
             return f"{node.op}({', '.join(self.text(j)[0] for j in node.inputs)})", _ATOM
@@ -72,3 +75,14 @@ class _Writer:
         left_text = left[0] if left[1] >= own else f"({left[0]})"
         right_text = right[0] if right[1] > own else f"({right[0]})"
         return f"{left_text} {infix} {right_text}", own
+
+    def _product(self, node: Node) -> str:
+        """B is (N, K) whatever its layout, one for each batch in a batched program."""
+        b = "b" if self.spec.products == 1 else f"b{node.product}"
+        return f"a @ {b}.mT" if self.spec.batched else f"a @ {b}.T"
+
+    def _reduction(self, node: Node, what: str) -> str:
+        """``mean(x)`` of a row; ``col_sum(x)`` of a column, ``group_max(x)``, ``full_sum(x)``."""
+        axis = REDUCTIONS[node.op].axis
+        prefix = "" if axis == "row" else f"{axis}_"
+        return f"{prefix}{what}({self.text(node.inputs[0])[0]})"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from comfuse.generator.errors import PlanError
-from comfuse.generator.ops import REDUCTIONS
+from comfuse.generator.ops import REDUCTIONS, Axis
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.spec import FusedSpec, Space
 
@@ -62,8 +62,8 @@ def levels(spec: FusedSpec) -> Levels:
     return Levels(tuple(level), waited, _row_tail(spec, waited), column_tail, full_tail)
 
 
-def axis(spec: FusedSpec, i: int) -> str | None:
-    """What a node reduces over; None if it does not."""
+def axis(spec: FusedSpec, i: int) -> Axis | None:
+    """What a node reduces over; None if it does not reduce."""
     reduction = REDUCTIONS.get(spec.nodes[i].op)
     return None if reduction is None else reduction.axis
 
@@ -122,7 +122,6 @@ def _check_late(spec: FusedSpec, i: int, kinds: frozenset[str], source: str) -> 
         )
     if space is Space.ROW and "full" in kinds:
         raise PlanError(
-            f"a value a column reads {source!r}, a reduction over everything, which is complete only when all "
-            f"columns are; {_TWO_KERNELS}",
+            f"a value a column reads {source!r}, which is complete only when all columns are; {_TWO_KERNELS}",
             node.name,
         )

@@ -28,7 +28,7 @@ def values_of_tiles(spec: FusedSpec, content: int, targets: tuple[int, ...]) -> 
 
 
 def _is_second_gemm(spec: FusedSpec, i: int) -> bool:
-    return spec.nodes[i].op == "gemm" and spec.nodes[i].operand == 1
+    return spec.nodes[i].op == "gemm" and spec.nodes[i].product > 0
 
 
 def per_row(spec: FusedSpec, space: Space, readers: list[int], targets: tuple[int, ...]) -> tuple[int, ...]:

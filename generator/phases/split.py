@@ -39,7 +39,7 @@ class Splitter:
         self.when = when
         self.level = when.level
         self.spaces = spaces(spec)
-        self.gemm = next(i for i, node in enumerate(spec.nodes) if node.op == "gemm" and not node.operand)
+        self.gemm = next(i for i, node in enumerate(spec.nodes) if node.op == "gemm" and node.product == 0)
         self.reductions = [i for i, node in enumerate(spec.nodes) if node.op in REDUCTIONS]
         stored = [o.node for i, o in enumerate(spec.outputs) if when.is_in_phase(i)]
         last_store = max((self.level[i] for i in stored), default=0)

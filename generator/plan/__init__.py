@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from comfuse.generator.plan.choose import candidates, force, plan
 from comfuse.generator.plan.gpus import GPUS, Gpu
-from comfuse.generator.plan.kernel_plan import SCHEDULES, SHAPES, KernelPlan, Refusal, Schedule, TileShape
+from comfuse.generator.plan.kernel_plan import (
+    SCHEDULES,
+    SHAPES,
+    SHAPES_OF_TWO,
+    KernelPlan,
+    Refusal,
+    Schedule,
+    TileShape,
+    shapes,
+)
 
 __all__ = [
     "GPUS",
     "SCHEDULES",
     "SHAPES",
+    "SHAPES_OF_TWO",
     "Gpu",
     "KernelPlan",
     "Refusal",
@@ -18,4 +28,5 @@ __all__ = [
     "candidates",
     "force",
     "plan",
+    "shapes",
 ]

@@ -6,10 +6,10 @@ from functools import lru_cache
 
 from comfuse.generator.errors import PlanError
 from comfuse.generator.passes import normalize
-from comfuse.generator.phases import PhaseProgram, split
+from comfuse.generator.phases import PhaseProgram, axis, split
 from comfuse.generator.plan import constraints, cost, gpus, memory
-from comfuse.generator.plan.kernel_plan import SHAPES, TILE_K, KernelPlan, Refusal, TileShape
-from comfuse.generator.spec import FusedSpec, Space
+from comfuse.generator.plan.kernel_plan import TILE_K, KernelPlan, Refusal, TileShape, shapes
+from comfuse.generator.spec import FusedSpec, Major
 
 
 @lru_cache(maxsize=256)
@@ -20,7 +20,8 @@ def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan
         spec: any valid spec; it is normalised first.
         gpu: a key of :data:`comfuse.generator.plan.gpus.GPUS`, with a number of SMs if it is another
             (``"h100:114"``).
-        m: the number of rows to plan for; None: many.  The kernel is right for every M.
+        m: the number of rows to plan for, of all batches together; None: many.  The kernel is right for
+            every M.
 
     Raises:
         SpecError: the spec is malformed.
@@ -48,12 +49,12 @@ def force(spec: FusedSpec, shape: TileShape, gpu: str = "h200", m: int | None = 
             if isinstance(candidate, Refusal):
                 raise PlanError(f"{shape.label}: {candidate.reason}")
             return candidate
-    raise PlanError(f"{shape.label} is none of the planner's: {', '.join(s.name for s in SHAPES)}")
+    raise PlanError(f"{shape.label} is none of the planner's: {', '.join(s.name for s in shapes(spec))}")
 
 
 @lru_cache(maxsize=256)
 def candidates(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> tuple[KernelPlan | Refusal, ...]:
-    """Every tile shape, as a plan or with the reason against it, in the order of ``SHAPES``.
+    """Every tile shape of :func:`shapes`, as a plan or with the reason against it, in that order.
 
     Raises:
         SpecError: the spec is malformed.
@@ -67,7 +68,7 @@ def candidates(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> tupl
         if (reason := check(spec)) is not None:
             raise PlanError(reason)
     program = split(spec)
-    return tuple(_consider(spec, program, shape, target, m or cost.LARGE_M) for shape in SHAPES)
+    return tuple(_consider(spec, program, shape, target, m or cost.LARGE_M) for shape in shapes(spec))
 
 
 def _consider(
@@ -101,23 +102,36 @@ def _consider(
 
 
 def _scope(spec: FusedSpec, program: PhaseProgram, shape: TileShape) -> str:
-    if not program.reductions:
+    if not any(axis(spec, r) == "row" for r in program.reductions):
         return "none"
-    return "tile" if shape.tiles_n(spec.n) == 1 else "row_group"
+    if shape.tiles_n(spec.n) == 1:
+        return "tile"
+    return "row_group" if program.waits else "row_tail"
 
 
 def _decisions(spec: FusedSpec, program: PhaseProgram, shape: TileShape, m: int) -> tuple[str, ...]:
     said = [f"{shape.label}, planned for M = {m}"]
     tiles = shape.tiles_n(spec.n)
-    if program.reductions:
-        how = (
-            "one tile holds whole rows"
-            if tiles == 1
-            else f"the {tiles} tiles of a row block exchange partials"
-        )
+    how = {
+        "tile": "one tile holds whole rows",
+        "row_group": f"the {tiles} tiles of a row block exchange partials",
+        "row_tail": f"the last of the {tiles} tiles of a row block merges the partials of all",
+    }.get(_scope(spec, program, shape))
+    if how is not None:
         said.append(f"row reductions: {how}")
     if tiles % shape.cluster_n:
         said.append(f"{tiles} tiles a row block in clusters of {shape.cluster_n}: one is a phantom")
-    if memory.operand_count(spec, Space.TILE):
+    if any(memory.streamed(spec, phase) for phase in program.phases):
         said.append("tile operands stream through shared memory in chunks of 32 columns")
-    return tuple(said)
+    return (*said, *_layouts(spec))
+
+
+def _layouts(spec: FusedSpec) -> list[str]:
+    said = []
+    if spec.a_major is Major.MN:
+        said.append("A is contiguous along M: it is loaded and multiplied as it lies")
+    if spec.b_major is Major.MN:
+        said.append("B is contiguous along N: it is loaded and multiplied as it lies")
+    if not cost.loads_permuted(spec):
+        said.append("threads trade accumulators behind the GEMM, to hold neighbouring columns")
+    return said

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from comfuse.generator.phases import PhaseProgram
+from comfuse.generator.phases import PhaseProgram, axis
 from comfuse.generator.plan import memory
 from comfuse.generator.plan.gpus import Gpu
 from comfuse.generator.plan.kernel_plan import SCHEDULES, TileShape
-from comfuse.generator.spec import DType, FusedSpec, Space
+from comfuse.generator.spec import DType, FusedSpec, Major, Space
 
 # Sizes of the arrays of csrc/include/comfuse/abi.h.
 MAX_OPERANDS = 16
 MAX_OUTPUTS = 8
 MAX_SCALARS = 16
-ALIGNMENT = 8  # elements: rows of 16-bit tensors start at multiples of 16 bytes
+ALIGNMENT = 8  # elements: rows of 16-bit factors start at multiples of 16 bytes
+GROUPS = (32, 64, 128, 256)  # columns of a group; each lies within one tile
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,11 @@ class Candidate:
 # --- on the program alone ---
 
 
-def n_is_aligned(spec: FusedSpec) -> str | None:
-    return None if spec.n % ALIGNMENT == 0 else f"N = {spec.n} must be a multiple of {ALIGNMENT}"
-
-
 def k_is_aligned(spec: FusedSpec) -> str | None:
-    if spec.k >= ALIGNMENT and spec.k % ALIGNMENT == 0:
+    """Where memory is contiguous along K.  Where it is not, for A and B, K may be anything."""
+    if Major.K not in (spec.a_major, spec.b_major) or spec.k % ALIGNMENT == 0:
         return None
-    return f"K = {spec.k} must be a positive multiple of {ALIGNMENT}"
+    return f"K = {spec.k} must be a multiple of {ALIGNMENT} where rows of A or B are contiguous along K"
 
 
 def dtype_is_16_bit(spec: FusedSpec) -> str | None:
@@ -68,7 +66,37 @@ def outputs_fit(spec: FusedSpec) -> str | None:
     return None if count <= MAX_OUTPUTS else f"{count} outputs, at most {MAX_OUTPUTS} are possible"
 
 
+def groups_are_whole(spec: FusedSpec) -> str | None:
+    name = _first(spec, "group")
+    if name is None or (spec.group in GROUPS and spec.n % spec.group == 0):
+        return None
+    allowed = ", ".join(map(str, GROUPS))
+    return (
+        f"{name}: groups of {spec.group} columns of N = {spec.n}; groups of {allowed} are possible where "
+        "they divide N"
+    )
+
+
+def batches_do_not_meet(spec: FusedSpec) -> str | None:
+    name = _first(spec, "col", "full")
+    if name is None or not spec.batched:
+        return None
+    return f"{name}: a reduction over the rows of a batch; batched programs reduce along rows only"
+
+
+def _first(spec: FusedSpec, *axes: str) -> str | None:
+    """The name of the first reduction over one of these axes."""
+    return next((node.name for i, node in enumerate(spec.nodes) if axis(spec, i) in axes), None)
+
+
 # --- on a tile shape for it ---
+
+
+def groups_are_in_tiles(c: Candidate) -> str | None:
+    name = _first(c.spec, "group")
+    if name is None or c.spec.group is None or c.shape.tile_n % c.spec.group == 0:
+        return None
+    return f"{name}: groups of {c.spec.group} columns do not fit tiles of {c.shape.tile_n}"
 
 
 def shared_memory_fits(c: Candidate) -> str | None:
@@ -88,12 +116,15 @@ def registers_fit(c: Candidate) -> str | None:
 
 
 def row_group_is_resident(c: Candidate) -> str | None:
-    """Tiles that wait for each other must all be running."""
+    """Tiles that wait for each other must all be running.  Those of a tail do not wait."""
     clusters = c.gpu.processors // c.shape.cluster_n
-    if not c.program.reductions or c.shape.clusters_n(c.spec.n) <= clusters:
+    if not c.program.waits or c.shape.clusters_n(c.spec.n) <= clusters:
         return None
     most = clusters * c.shape.cluster_n * c.shape.tile_n
-    return f"a row reduction over N = {c.spec.n} spans more tiles than can run at once; N <= {most} fits"
+    return (
+        f"a row reduction over N = {c.spec.n} that the row's own elements read spans more tiles than can run "
+        f"at once; N <= {most} fits"
+    )
 
 
 def cluster_is_used(c: Candidate) -> str | None:
@@ -107,14 +138,16 @@ ShapeConstraint = Callable[[Candidate], "str | None"]
 
 SPEC_CONSTRAINTS: tuple[SpecConstraint, ...] = (
     dtype_is_16_bit,
-    n_is_aligned,
     k_is_aligned,
     operands_fit,
     scalars_fit,
     outputs_fit,
+    groups_are_whole,
+    batches_do_not_meet,
 )
 SHAPE_CONSTRAINTS: tuple[ShapeConstraint, ...] = (
     cluster_is_used,
+    groups_are_in_tiles,
     row_group_is_resident,
     shared_memory_fits,
     registers_fit,

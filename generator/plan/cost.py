@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 
 from comfuse.generator.passes.infer import spaces
-from comfuse.generator.phases import PhaseProgram
+from comfuse.generator.phases import PhaseProgram, axis
+from comfuse.generator.phases.access import RUN
 from comfuse.generator.plan.gpus import Gpu
 from comfuse.generator.plan.kernel_plan import SCHEDULES, TileShape
-from comfuse.generator.spec import FusedSpec, Space
+from comfuse.generator.spec import FusedSpec, Major, Space
 
 LARGE_M = 16384  # the M to plan for if none is given
 
@@ -37,7 +38,10 @@ _LAUNCH_US = 4.5  # with the first tile's loads and the last one's stores
 # Where it runs beside the other team's GEMM it still takes issue slots and shared memory from it.
 _CYCLES_PER_SLOT = {"pingpong": 0.88, "pingpong2": 0.88, "cooperative": 0.95}
 _EPILOGUE_CYCLES = {"pingpong": 0.0, "pingpong2": 0.0, "cooperative": 2000.0}  # to refill the pipeline
-_EXCHANGE_CYCLES = 500.0  # between the tiles of a row, each time
+_EXCHANGE_CYCLES = 500.0  # between the tiles of a row, each time that they wait
+_TAIL_CYCLES = 400.0  # to hand partials to the last tile, for each kind of tail; not measured
+# Slots an element to trade accumulators where B was not permuted: 16 shuffles and 48 selects for 16 values.
+_TRADE_SLOTS = 4.0
 # Share of the time of memory traffic that counts: with twice the threads more loads are under way.
 _MEMORY = {"pingpong": 1.0, "pingpong2": 0.93, "cooperative": 1.0}
 _KEPT_OF_B = 5e6  # bytes that stay in L2 from wave to wave, with A and the epilogue's tensors passing by
@@ -45,13 +49,29 @@ _KEPT_OF_B = 5e6  # bytes that stay in L2 from wave to wave, with A and the epil
 
 def floor_us(spec: FusedSpec, gpu: Gpu, m: int) -> float:
     """Arithmetic at the measured peak or compulsory memory traffic, whichever takes longer."""
-    return 1e6 * max(2.0 * m * spec.n * spec.k / gpu.flops, traffic(spec, m) / gpu.bandwidth)
+    return 1e6 * max(2.0 * m * _columns(spec, spec.n) * spec.k / gpu.flops, traffic(spec, m) / gpu.bandwidth)
+
+
+def loads_permuted(spec: FusedSpec) -> bool:
+    """Whether TMA deals each thread runs of eight columns (csrc/include/comfuse/sm90/mainloop.hpp)."""
+    return spec.b_major is Major.K and not spec.batched and spec.n % RUN == 0
+
+
+def _columns(spec: FusedSpec, n: int) -> int:
+    """Columns of all products."""
+    return spec.products * n
 
 
 def traffic(spec: FusedSpec, m: int) -> float:
-    """Bytes that must pass through global memory: every tensor once."""
-    elements = {Space.TILE: m * spec.n, Space.ROW: spec.n, Space.COLUMN: m, Space.SCALAR: 0}
-    total = (m + spec.n) * spec.k * spec.dtype.nbytes
+    """Bytes that must pass through global memory: every tensor once.  Batches share B in this count."""
+    elements = {
+        Space.TILE: m * spec.n,
+        Space.GROUP: m * spec.n // (spec.group or 1),
+        Space.ROW: spec.n,
+        Space.COLUMN: m,
+        Space.SCALAR: 0,
+    }
+    total = (m + _columns(spec, spec.n)) * spec.k * spec.dtype.nbytes
     total += sum(elements[o.space] * o.dtype.nbytes for o in spec.operands)
     total += sum(elements[spaces(spec)[o.node]] * o.dtype.nbytes for o in spec.outputs)
     return float(total)
@@ -69,9 +89,9 @@ def predict_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gp
     if spec.n % shape.tile_n:
         mainloop *= _CLIPPED
     alone = SCHEDULES[shape.schedule].teams == 1
-    if program.reductions and alone and _straddles(shape, spec.n, work, clusters):
+    if program.waits and alone and _straddles(shape, spec.n, work, clusters):
         mainloop *= _STRADDLING
-    b_again = (waves - 1) * max(0.0, spec.n * spec.k * spec.dtype.nbytes - _KEPT_OF_B)
+    b_again = (waves - 1) * max(0.0, _columns(spec, spec.n) * spec.k * spec.dtype.nbytes - _KEPT_OF_B)
     memory = 1e6 * _MEMORY[shape.schedule] * (traffic(spec, m) + b_again) / gpu.bandwidth
     return math.hypot(waves * (mainloop + _epilogue_us(spec, program, shape, gpu)), memory) + _LAUNCH_US
 
@@ -83,21 +103,23 @@ def _straddles(shape: TileShape, n: int, work: int, clusters: int) -> bool:
 
 
 def _mainloop_us(spec: FusedSpec, shape: TileShape, gpu: Gpu) -> float:
-    efficiency = _EFFICIENCY[shape.schedule, shape.tile_n]
+    columns = _columns(spec, shape.tile_n)
+    efficiency = _EFFICIENCY[shape.schedule, columns]
     if shape.cluster_n == 1:
         efficiency *= _SINGLE_CTA_EFFICIENCY
-    flops = 2.0 * shape.tile_m * shape.tile_n * spec.k
+    flops = 2.0 * shape.tile_m * columns * spec.k
     arithmetic = flops * gpu.processors / gpu.flops
-    loaded = (shape.tile_m / shape.cluster_n + shape.tile_n) * spec.k * spec.dtype.nbytes
+    loaded = (shape.tile_m / shape.cluster_n + columns) * spec.k * spec.dtype.nbytes
     return 1e6 * max(arithmetic, loaded * gpu.processors / gpu.l2_bandwidth) / efficiency
 
 
 def _epilogue_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gpu) -> float:
-    slots = program.cost * shape.tile_m * shape.tile_n / 128  # four schedulers of 32 lanes
-    exchanges = sum(bool(phase.reductions) for phase in program.phases) if shape.tiles_n(spec.n) > 1 else 0
-    cycles = (
-        _EPILOGUE_CYCLES[shape.schedule]
-        + _CYCLES_PER_SLOT[shape.schedule] * slots
-        + _EXCHANGE_CYCLES * exchanges
-    )
+    slots = program.cost + (0.0 if loads_permuted(spec) else _TRADE_SLOTS * spec.products)
+    cycles = _EPILOGUE_CYCLES[shape.schedule]
+    # Four schedulers of 32 lanes.
+    cycles += _CYCLES_PER_SLOT[shape.schedule] * slots * shape.tile_m * shape.tile_n / 128
+    if shape.tiles_n(spec.n) > 1:
+        cycles += _EXCHANGE_CYCLES * sum(phase.waits for phase in program.phases)
+        cycles += _TAIL_CYCLES * (program.row_tail is not None)
+    cycles += _TAIL_CYCLES * len({a for r in program.reductions if (a := axis(spec, r)) in ("col", "full")})
     return 1e6 * cycles / gpu.clock

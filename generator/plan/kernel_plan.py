@@ -41,7 +41,11 @@ SCHEDULES: dict[str, Schedule] = {
 
 @dataclass(frozen=True)
 class TileShape:
-    """One way to cut the work.  A tile is ``tile_m`` x ``tile_n`` of the result, one team's at a time."""
+    """One way to cut the work.
+
+    A tile is ``tile_m`` x ``tile_n`` of the result, of each product's where there are two; one team computes
+    it at a time.
+    """
 
     schedule: str  # a key of SCHEDULES
     tile_m: int
@@ -71,27 +75,38 @@ class TileShape:
         return -(-self.tiles_n(n) // self.cluster_n)
 
 
+def _with_clusters(*shapes: tuple[str, int]) -> tuple[TileShape, ...]:
+    return tuple(TileShape(schedule, 128, n, cluster_n) for schedule, n in shapes for cluster_n in (1, 2))
+
+
 # Left out: pingpong 128x192, whose programs with reductions or tile operands spill registers.
-SHAPES: tuple[TileShape, ...] = tuple(
-    TileShape(schedule, 128, tile_n, cluster_n)
-    for schedule, tile_n in (
-        ("pingpong", 64),
-        ("pingpong", 128),
-        ("pingpong2", 128),
-        ("cooperative", 64),
-        ("cooperative", 128),
-        ("cooperative", 256),
-    )
-    for cluster_n in (1, 2)
+SHAPES: tuple[TileShape, ...] = _with_clusters(
+    ("pingpong", 64),
+    ("pingpong", 128),
+    ("pingpong2", 128),
+    ("cooperative", 64),
+    ("cooperative", 128),
+    ("cooperative", 256),
 )
+# Of two products side by side: one wgmma, of at most 256 columns, covers both, and the accumulators are
+# those of a tile twice as wide.
+SHAPES_OF_TWO: tuple[TileShape, ...] = _with_clusters(
+    ("pingpong", 64), ("pingpong2", 64), ("cooperative", 128)
+)
+
+
+def shapes(spec: FusedSpec) -> tuple[TileShape, ...]:
+    """The tile shapes to consider for a program, in a fixed order."""
+    return SHAPES if spec.products == 1 else SHAPES_OF_TWO
 
 
 @dataclass(frozen=True)
 class KernelPlan:
     """Everything that the emitted kernel depends on, and the estimates behind the choice.
 
-    ``scope`` is how far a row reduction reaches: ``"none"`` (there is none), ``"tile"`` (a tile holds
-    whole rows) or ``"row_group"`` (the tiles of a row block exchange partial results).
+    ``scope`` is how far a row reduction reaches: ``"none"`` (there is none), ``"tile"`` (a tile holds whole
+    rows), ``"row_tail"`` (the last tile of a row block merges partial results, and none waits) or
+    ``"row_group"`` (the tiles of a row block exchange partial results and wait for each other's).
     """
 
     spec: FusedSpec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from comfuse.generator.ops import REDUCTIONS
-from comfuse.generator.phases import PhaseProgram
+from comfuse.generator.phases import Phase, PhaseProgram, moves_rows
 from comfuse.generator.plan.kernel_plan import SCHEDULES, TILE_K, TileShape
 from comfuse.generator.spec import FusedSpec, Space
 
@@ -21,15 +21,20 @@ def operand_count(spec: FusedSpec, space: Space) -> int:
     return sum(operand.space is space for operand in spec.operands)
 
 
-def stage_bytes(shape: TileShape) -> int:
-    """One step of the GEMM: a block of A and one of B; 16-bit elements."""
-    return (shape.tile_m + shape.tile_n) * TILE_K * 2
+def stage_bytes(spec: FusedSpec, shape: TileShape) -> int:
+    """One step of the GEMM: a block of A and one of each B; 16-bit elements."""
+    return (shape.tile_m + spec.products * shape.tile_n) * TILE_K * 2
 
 
 def slot_bytes(spec: FusedSpec) -> int:
-    """A slot holds a piece of the widest tile operand."""
-    widest = max((o.dtype.nbytes for o in spec.operands if o.space is Space.TILE), default=0)
-    return PIECE_ROWS * PIECE_COLUMNS * widest
+    """A slot holds a piece of the widest tile operand that comes by TMA; the others need none."""
+    streamed = [o for o in spec.operands if o.space is Space.TILE and moves_rows(spec, o)]
+    return PIECE_ROWS * PIECE_COLUMNS * max((o.dtype.nbytes for o in streamed), default=0)
+
+
+def streamed(spec: FusedSpec, phase: Phase) -> tuple[int, ...]:
+    """The tile operands that a phase reads from slots."""
+    return tuple(o for o in phase.tiles if moves_rows(spec, spec.operands[o]))
 
 
 def vector_bytes(spec: FusedSpec, shape: TileShape) -> int:
@@ -51,7 +56,7 @@ def shared_bytes(spec: FusedSpec, shape: TileShape, stages: int, slots: int) -> 
     Each member of a team has a ring of ``slots``, for its own rows; both teams use it in turn.
     """
     return (
-        stages * stage_bytes(shape)
+        stages * stage_bytes(spec, shape)
         + SCHEDULES[shape.schedule].team_size * slots * slot_bytes(spec)
         + vector_bytes(spec, shape)
         + barrier_bytes(shape, stages, slots)
@@ -60,7 +65,8 @@ def shared_bytes(spec: FusedSpec, shape: TileShape, stages: int, slots: int) -> 
 
 def needed_slots(program: PhaseProgram, shape: TileShape) -> int:
     """Slots that a warpgroup holds at once: for 32 columns of a phase, all rows of all its operands."""
-    return shape.rows_of_warpgroup // PIECE_ROWS * max(len(phase.tiles) for phase in program.phases)
+    most = max(len(streamed(program.spec, phase)) for phase in program.phases)
+    return shape.rows_of_warpgroup // PIECE_ROWS * most
 
 
 def stages_and_slots(spec: FusedSpec, program: PhaseProgram, shape: TileShape, limit: int) -> tuple[int, int]:
