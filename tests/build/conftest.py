@@ -41,7 +41,7 @@ CF_API int cf_launch_NAME(CfArgs const* args, void*, void* stream) {
   kernel<<<1, 32, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<float*>(args->outputs[0].data));
   return cudaGetLastError();
 }
-CF_API int64_t cf_workspace_NAME(int64_t m) { return 8 * m; }
+CF_API int64_t cf_workspace_NAME(int64_t m, int64_t batches) { return 8 * m * batches; }
 CF_API int cf_info_NAME(CfInfo* info) { return *info = {CF_ABI_VERSION, 8, 0, 0, 1, 32}, 0; }
 """
 

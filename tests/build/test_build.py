@@ -127,7 +127,8 @@ def test_a_compiler_error_names_kernel_source_and_cause(cache_dir: Path) -> None
 
 
 def test_a_missing_symbol_is_a_failed_build(cache_dir: Path) -> None:
-    text = trivial("cf_unlinked").text.replace("return 8 * m;", "extern int64_t nowhere(); return nowhere();")
+    body, broken = "return 8 * m * batches;", "extern int64_t nowhere(); return nowhere();"
+    text = trivial("cf_unlinked").text.replace(body, broken)
     with pytest.raises(BuildError, match="nowhere"):
         build(Source("cf_unlinked", text))
 

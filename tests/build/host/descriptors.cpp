@@ -1,0 +1,70 @@
+// Compares shared_layout.hpp with CuTe: where each element of a factor's K block lies, and the descriptors.
+//
+// Returns 0 if they agree, otherwise the differences are on stderr.  (CuTe says on stdout that a host has no
+// shared memory.)
+#include <cstdio>
+#include <cute/atom/mma_traits_sm90_gmma.hpp>
+#include <cute/tensor.hpp>
+
+#include "comfuse/sm90/shared_layout.hpp"
+
+using namespace cute;
+namespace cf = comfuse::sm90;
+using Element = cutlass::bfloat16_t;
+
+int failures = 0;
+
+void expect(int got, int wanted, char const* what, int row, int k) {
+  if (got == wanted) return;
+  if (++failures < 20)
+    std::fprintf(stderr, "%s at (%d, %d): CuTe says %d, we say %d\n", what, row, k, got, wanted);
+}
+
+// Where TMA puts (row, k): in boxes of 64 rows, lines of 128 bytes whose 16-byte units are swizzled.
+template <class Major>
+int byte_of(int row, int k) {
+  bool const k_major = std::is_same<Major, comfuse::KMajor>::value;
+  int const line = k_major ? row % 64 : k, byte = 2 * (k_major ? k : row % 64);
+  return row / 64 * cf::kBlockBytes + line * cf::kLineBytes + (byte ^ line % 8 * 16);
+}
+
+// wgmmas of `Rows` rows by 16 on a K block of the factor.
+template <class Major, SM90::GMMA::Major kMajor, class Atom, class Order, int Rows>
+void compare(Atom atom, Order order, Int<Rows>) {
+  auto const layout = tile_to_shape(atom, Shape<Int<Rows>, _64>{}, order);
+  auto const plain = as_position_independent_swizzle_layout(layout);
+  for (int row = 0; row < Rows; ++row)
+    for (int k = 0; k < 64; ++k) expect(plain(row, k) * 2, byte_of<Major>(row, k), "byte", row, k);
+
+  alignas(1024) static Element memory[Rows * 64];
+  auto const tensor = make_tensor(make_smem_ptr(memory), layout);
+  for (int step = 0; step < 4; ++step) {
+    auto const operand = local_tile(tensor, Shape<Int<Rows>, _16>{}, make_coord(0, step));
+    auto const theirs = SM90::GMMA::make_gmma_desc<kMajor>(operand).bitfield;
+    GmmaDescriptor const descriptor(cf::wgmma_descriptor<Major>(step * cf::SharedLayout<Major>::kStep));
+    auto const ours = descriptor.bitfield;
+    int const start = int(raw_pointer_cast(operand.data()) - memory) * 2;
+    expect(start, ours.start_address_ << 4, "start of a descriptor", 0, step);
+    expect(int(theirs.layout_type_), int(ours.layout_type_), "layout type", 0, step);
+    expect(int(theirs.base_offset_), int(ours.base_offset_), "base offset", 0, step);
+    expect(theirs.stride_byte_offset_, ours.stride_byte_offset_, "stride", 0, step);
+    // Between blocks of 64 rows: CuTe has none to name where there is one block.
+    if (kMajor == SM90::GMMA::Major::K || Rows > 64)
+      expect(theirs.leading_byte_offset_, ours.leading_byte_offset_, "leading offset", 0, step);
+  }
+}
+
+template <int Rows>
+void compare(Int<Rows> rows) {
+  compare<comfuse::KMajor, SM90::GMMA::Major::K>(SM90::GMMA::Layout_K_SW128_Atom<Element>{}, Step<_1, _2>{},
+                                                 rows);
+  compare<comfuse::MNMajor, SM90::GMMA::Major::MN>(SM90::GMMA::Layout_MN_SW128_Atom<Element>{},
+                                                   Step<_2, _1>{}, rows);
+}
+
+int main() {
+  compare(_64{});
+  compare(_128{});
+  compare(_256{});
+  return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,40 @@
+"""How the GEMM's factors and results lie in memory and registers, checked without a GPU."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from comfuse.build.compile import toolchain
+from comfuse.build.toolkit import INCLUDE_DIR, find_cxx
+from comfuse.errors import ToolchainError
+
+HOST = Path(__file__).with_name("host")
+
+
+def check(command: list[str], program: Path) -> None:
+    subprocess.run(command, check=True)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
+def test_shared_memory_and_descriptors_agree_with_cute(tmp_path: Path) -> None:
+    """K-major and MN-major blocks of 64 to 256 rows: every byte, and the descriptor of every k step."""
+    cuda, cutlass = toolchain()
+    include = [f"-I{INCLUDE_DIR}", f"-I{cutlass.include}"]
+    source, program = HOST / "descriptors.cpp", tmp_path / "descriptors"
+    check([str(cuda.nvcc), "-x", "c++", "-std=c++17", *include, str(source), "-o", str(program)], program)
+
+
+def test_quads_trade_accumulators_for_runs_of_eight_columns(tmp_path: Path) -> None:
+    try:
+        compiler, _ = find_cxx()
+    except ToolchainError as e:
+        pytest.skip(str(e))
+    source, program = HOST / "transpose.cpp", tmp_path / "transpose"
+    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror"]
+    check([str(compiler), *flags, f"-I{INCLUDE_DIR}", str(source), "-o", str(program)], program)
