@@ -99,29 +99,27 @@ def _row_tail(spec: FusedSpec, waited: frozenset[int]) -> tuple[int, ...]:
     )
 
 
-def _needs_all_tiles(spec: FusedSpec) -> list[frozenset[str]]:
-    """For each node the kinds of column and full reductions that it reads."""
-    late: list[frozenset[str]] = []
-    source: list[str] = []  # name of the first such reduction
+def _needs_all_tiles(spec: FusedSpec) -> list[dict[str, str]]:
+    """For each node the kinds of column and full reductions that it reads, with the name of one of each."""
+    late: list[dict[str, str]] = []
     for i, node in enumerate(spec.nodes):
-        kinds = frozenset(kind for j in node.inputs for kind in late[j])
-        first = next((source[j] for j in node.inputs if late[j]), node.name)
-        if kinds:
-            _check_late(spec, i, kinds, first)
+        read = {kind: name for j in node.inputs for kind, name in late[j].items()}
+        _check_late(spec, i, read)
         own = axis(spec, i)
-        late.append(kinds | {own} if own in ("col", "full") else kinds)
-        source.append(first)
+        late.append({**read, own: node.name} if own in ("col", "full") else read)
     return late
 
 
-def _check_late(spec: FusedSpec, i: int, kinds: frozenset[str], source: str) -> None:
+def _check_late(spec: FusedSpec, i: int, read: dict[str, str]) -> None:
     node, space = spec.nodes[i], spaces(spec)[i]
-    if axis(spec, i) is not None or space not in (Space.ROW, Space.SCALAR):
+    if read and (axis(spec, i) is not None or space not in (Space.ROW, Space.SCALAR)):
+        source = next(iter(read.values()))
         raise PlanError(
             f"reads {source!r}, which is complete only when all tiles are; {_TWO_KERNELS}", node.name
         )
-    if space is Space.ROW and "full" in kinds:
+    if space is Space.ROW and "full" in read:
         raise PlanError(
-            f"a value a column reads {source!r}, which is complete only when all columns are; {_TWO_KERNELS}",
+            f"a value a column reads {read['full']!r}, which is complete only when all columns are; "
+            f"{_TWO_KERNELS}",
             node.name,
         )

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comfuse.generator import catalog
 from comfuse.generator.builder import SpecBuilder
+from comfuse.generator.errors import PlanError
 from comfuse.generator.interpret import interpret, interpret_phases
 from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS
 from comfuse.generator.passes import normalize
 from comfuse.generator.passes.infer import spaces
-from comfuse.generator.phases import PhaseProgram, split
-from comfuse.generator.spec import DType, FusedSpec, Space
+from comfuse.generator.phases import PhaseProgram, axis, moves_rows, split
+from comfuse.generator.phases.levels import levels
+from comfuse.generator.phases.split import Splitter
+from comfuse.generator.spec import DType, FusedSpec, Operand, Output, Space
 
 from .strategies import arguments, flat, specs
 
-BF16 = DType.BF16
+BF16, FP32 = DType.BF16, DType.FP32
 
 
 def program(spec: FusedSpec) -> PhaseProgram:
     return split(normalize(spec))
+
+
+def names(p: PhaseProgram, outputs: tuple[int, ...]) -> list[str]:
+    return [p.spec.outputs[o].name for o in outputs]
 
 
 def kept(p: PhaseProgram) -> list[str | None]:
@@ -46,25 +54,42 @@ def test_phases_compute_what_the_spec_means(data: st.DataObject) -> None:
 def test_structure(spec: FusedSpec) -> None:
     p = program(spec)
     nodes, all_spaces = p.spec.nodes, spaces(p.spec)
-    assert sorted(o for phase in p.phases for o in phase.stores) == list(range(len(spec.outputs)))
+    behind = (*(p.row_tail.stores if p.row_tail else ()), *p.column_stores, *p.full_stores)
+    stored = [o for phase in p.phases for o in phase.stores]
+    assert sorted((*stored, *behind)) == list(range(len(spec.outputs)))
     assert sorted(p.reductions) == [i for i, node in enumerate(nodes) if node.op in REDUCTIONS]
-    content = next(i for i, node in enumerate(nodes) if node.op == "gemm")
-    finished: set[int] = set()
+    content = next(i for i, node in enumerate(nodes) if node.op == "gemm" and node.product == 0)
+    readable: set[int] = set()  # by tiles
     for phase in p.phases:
-        assert phase.reductions or phase.stores
+        assert phase.reductions or phase.stores or phase is p.phases[0]
         assert phase.content == content
         content = content if phase.keep is None else phase.keep
         assert all_spaces[content] is Space.TILE
-        assert list(phase.columns) == sorted(set(phase.columns))
+        for values, space in ((phase.columns, Space.COLUMN), (phase.groups, Space.GROUP)):
+            assert list(values) == sorted(set(values))
+            for i in values:
+                assert all_spaces[i] is space
+                assert reductions_behind(p.spec, i) <= readable
         assert list(phase.lets) == sorted(set(phase.lets))
-        for c in phase.columns:
-            assert all_spaces[c] is Space.COLUMN
-            assert reductions_behind(p.spec, c) <= finished
-        finished.update(phase.reductions)
+        rows = {r for r in phase.reductions if axis(p.spec, r) == "row"}
+        assert not phase.waits or rows
+        readable |= rows if phase.waits else set()
+        readable |= {r for r in phase.reductions if axis(p.spec, r) == "group"}
+    assert not p.phases[-1].waits
+    for stores, kinds in (
+        (p.row_tail.stores if p.row_tail else (), {"row"}),
+        (p.column_stores, {"col"}),
+        (p.full_stores, {"full"}),
+    ):
+        for o in stores:
+            read = reductions_behind(p.spec, spec_node := p.spec.outputs[o].node)
+            assert {axis(p.spec, r) for r in read} == kinds, nodes[spec_node].name
+    if p.row_tail is not None:
+        assert all(reductions_behind(p.spec, p.spec.outputs[o].node) - readable for o in p.row_tail.stores)
 
 
 def reductions_behind(spec: FusedSpec, i: int) -> set[int]:
-    """Reductions that a per-row node reads, not those behind them."""
+    """Reductions that a value reads, not those behind them."""
     if spec.nodes[i].op in REDUCTIONS:
         return {i}
     return {r for j in spec.nodes[i].inputs for r in reductions_behind(spec, j)}
@@ -74,26 +99,48 @@ def reductions_behind(spec: FusedSpec, i: int) -> set[int]:
 @given(specs(max_nodes=8))
 def test_no_cheaper_choice_of_kept_values_exists(spec: FusedSpec) -> None:
     """Against every path of kept values, by brute force."""
-    from comfuse.generator.phases import _Splitter
-
-    splitter = _Splitter(normalize(spec))
+    spec = normalize(spec)
+    splitter = Splitter(spec, levels(spec))
     if splitter.count > 3:
         return
 
     def best(phase: int, content: int) -> float:
         if phase == splitter.count - 1:
-            cost = splitter._step_cost(phase, content, content)
+            cost = splitter.step_cost(phase, content, content)
             return math.inf if cost is None else cost
         found = math.inf
         for i, node in enumerate(splitter.spec.nodes):
             tile = splitter.spaces[i] is Space.TILE and (node.op in ELEMENTWISE or i == content)
             if tile and splitter.level[i] <= phase:
-                cost = splitter._step_cost(phase, content, i)
+                cost = splitter.step_cost(phase, content, i)
                 if cost is not None:
                     found = min(found, cost + best(phase + 1, i))
         return found
 
     assert math.isclose(splitter.program().cost, best(0, splitter.gemm))
+
+
+def refusal_of(spec: FusedSpec) -> PlanError | None:
+    try:
+        program(spec)
+    except PlanError as e:
+        return e
+    return None
+
+
+@settings(max_examples=200, deadline=None)
+@given(specs(feedback=True))
+def test_what_reads_all_tiles_too_early_is_refused(spec: FusedSpec) -> None:
+    """Never a phase program that reads a column or full reduction in a tile."""
+    refusal = refusal_of(spec)
+    if refusal is not None:
+        assert refusal.node in {node.name for node in normalize(spec).nodes}
+        assert "generator.stages" in refusal.reason
+        return
+    p = program(spec)
+    for i, space in enumerate(spaces(p.spec)):
+        if space in (Space.TILE, Space.COLUMN, Space.GROUP) and p.spec.nodes[i].op not in REDUCTIONS:
+            assert not {axis(p.spec, r) for r in reductions_behind(p.spec, i)} & {"col", "full"}
 
 
 def test_layernorm_keeps_its_input() -> None:
@@ -113,9 +160,10 @@ def test_residual_after_the_norm_is_read_in_the_last_phase() -> None:
     assert [len(phase.tiles) for phase in p.phases] == [0, 1]
 
 
-def test_softmax_keeps_the_exponentials() -> None:
+def test_softmax_is_one_exchange() -> None:
     p = program(catalog.softmax(64, 64, BF16, mask=BF16))
-    assert kept(p) == ["masked", "e", None]
+    assert kept(p) == ["masked", None]
+    assert [phase.waits for phase in p.phases] == [True, False]
 
 
 def test_gemma_block_is_three_phases_and_stores_early() -> None:
@@ -145,15 +193,6 @@ def test_two_independent_values_force_a_second_load() -> None:
     assert "residual is loaded again in phase 1" in p.decisions
 
 
-def test_column_outputs_and_vectors() -> None:
-    b = SpecBuilder(64, 64, BF16)
-    x = b.op("mul", b.gemm(), b.load("scale", Space.COLUMN, BF16), name="x")
-    b.output("peak", b.op("row_max", x, name="peak"), DType.FP32)
-    p = program(b.spec())
-    assert [phase.stores for phase in p.phases] == [(), (0,)]
-    assert [len(phase.columns) for phase in p.phases] == [1, 1]
-
-
 def test_a_shared_per_row_value_is_computed_once() -> None:
     b = SpecBuilder(64, 64, BF16)
     x = b.gemm()
@@ -173,3 +212,84 @@ def test_many_phases() -> None:
     p = program(b.spec())
     assert len(p.phases) == 7
     assert len(p.reductions) == 6
+
+
+# --- groups, products, layouts ---
+
+
+def test_values_of_groups() -> None:
+    """RMSNorm a head, with a scale a row: one value a row and group, the scale a column of the phase."""
+    b = SpecBuilder(256, 64, BF16, group=64)
+    x = b.gemm()
+    scale = b.load("row_scale", Space.COLUMN, FP32)
+    squares = b.op("group_sumsq", x, name="squares")
+    rrms = b.op("mul", b.op("rsqrt", squares), scale, name="rrms")
+    b.output("y", b.op("mul", x, rrms), BF16)
+    b.output("rrms", rrms, FP32)
+    p = program(b.spec())
+    assert [[p.spec.nodes[i].name for i in phase.groups] for phase in p.phases] == [[], ["rrms"]]
+    assert [[p.spec.nodes[i].name for i in phase.columns] for phase in p.phases] == [[], ["row_scale"]]
+    assert names(p, p.phases[1].stores) == ["y", "rrms"]
+    assert not p.waits
+    assert "squares runs over groups of 64 columns, each within one tile" in p.decisions
+
+
+def test_the_second_product_is_always_at_hand() -> None:
+    b = SpecBuilder(64, 64, BF16, products=2)
+    gate, up = b.gemm(0, "gate"), b.gemm(1, "up")
+    h = b.op("mul", b.op("silu", gate), up, name="h")
+    norm = b.op("mul", h, b.op("rsqrt", b.op("row_sumsq", h)))
+    b.output("y", b.op("add", norm, up), BF16)
+    p = program(b.spec())
+    assert kept(p) == ["h", None]
+    assert "gate and up share A and accumulate side by side" in p.decisions
+
+
+def test_the_first_product_is_lost_once_a_value_is_kept() -> None:
+    """With both needed behind the norm, the dear value is recomputed."""
+    b = SpecBuilder(64, 64, BF16, products=2)
+    gate, up = b.gemm(0, "gate"), b.gemm(1, "up")
+    h = b.op("mul", b.op("silu", gate), up, name="h")
+    b.output("y", b.op("mul", b.op("mul", h, gate), b.op("rsqrt", b.op("row_sumsq", h))), BF16)
+    p = program(b.spec())
+    assert kept(p)[0] != "h"
+
+
+def test_indices_are_free() -> None:
+    b = SpecBuilder(64, 64, BF16)
+    x, m, n = b.gemm(), b.row_index(), b.column_index()
+    b.output("y", b.op("where", b.op("ge", m, n), x, b.const(-math.inf)), BF16)
+    b.output("rows", m, DType.INT32)
+    p = program(b.spec())
+    assert [p.spec.nodes[i].op for i in p.phases[0].columns] == ["row_index"]  # for its store alone
+    assert not p.phases[0].tiles
+
+
+@pytest.mark.parametrize(
+    "n, dtype, strided, whole",
+    [
+        (64, BF16, False, True),
+        (64, BF16, True, False),
+        (100, BF16, False, False),
+        (100, FP32, False, False),  # rows start well, but a thread holds eight columns
+        (8, FP32, False, True),
+        (8, DType.INT8, False, False),
+        (16, DType.INT8, False, True),
+        (8, DType.INT64, False, True),
+        (1, BF16, False, False),
+    ],
+)
+def test_which_tiles_move_in_whole_rows(n: int, dtype: DType, strided: bool, whole: bool) -> None:
+    b = SpecBuilder(n, 64, BF16)
+    b.output("y", b.gemm(), BF16)
+    assert moves_rows(b.spec(), Operand("x", Space.TILE, dtype, strided)) is whole
+    assert moves_rows(b.spec(), Output("x", 0, dtype, strided)) is whole
+
+
+def test_how_tiles_lie_is_said() -> None:
+    b = SpecBuilder(64, 64, BF16)
+    x = b.op("add", b.gemm(), b.load("position", Space.TILE, BF16, strided=True))
+    b.output("y", x, BF16, heads=32)
+    said = program(b.spec()).decisions
+    assert "position: read element by element from global memory" in said
+    assert "y: stored element by element" in said
