@@ -19,9 +19,10 @@ from comfuse.generator.builder import SpecBuilder
 from comfuse.generator.emit import describe, emit
 from comfuse.generator.emit.names import Namer, sanitise
 from comfuse.generator.interpret import interpret
+from comfuse.generator.ops import AXES
 from comfuse.generator.passes import normalize
 from comfuse.generator.plan import SCHEDULES, KernelPlan, candidates, plan
-from comfuse.generator.spec import DType, FusedSpec, Operand, Space
+from comfuse.generator.spec import DType, FusedSpec, Space
 
 from . import cpp_model
 from .programs import GOLDEN
@@ -67,10 +68,15 @@ def split_operands(spec: FusedSpec, operands: list) -> tuple[list, list[float]]:
 @settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_emitted_kernel_computes_the_spec(data: st.DataObject) -> None:
-    spec = data.draw(specs(TAME))
+    """Narrow programs, to be quick, of whole runs of eight columns and not; with groups, of two groups."""
+    no_groups = ("row", "col", "full")
+    n, group, axes = data.draw(st.sampled_from([(8, 8, no_groups), (6, 6, no_groups), (64, 32, tuple(AXES))]))
+    spec = data.draw(specs(TAME, n=n, axes=axes, group=group))
     gemm, operands = data.draw(arguments(spec))
     source = emit(plan(spec))
-    outputs = cpp_model.run(cpp_model.parse(source.text), spec.n, gemm, *split_operands(spec, operands))
+    products = [gemm] if spec.products == 1 else gemm
+    outputs = cpp_model.run(cpp_model.parse(source.text), spec.n, products, *split_operands(spec, operands))
+    assert sorted(outputs) == list(range(len(spec.outputs)))
     for index, expected in enumerate(interpret(normalize(spec), gemm, operands)):
         want, got = flat(expected), flat(outputs[index])
         scale = max((abs(v) for v in want if math.isfinite(v)), default=1.0)
@@ -79,13 +85,31 @@ def test_emitted_kernel_computes_the_spec(data: st.DataObject) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(specs(max_nodes=30), st.data())
+@given(specs(max_nodes=30, n=64, group=32), st.data())
 def test_text_is_well_formed_whatever_the_names(spec: FusedSpec, data: st.DataObject) -> None:
     odd = st.sampled_from(
-        ["x", "int", "Phase0", "Kernel", "a b", "a_b", "A_B", "__x", "9", "é", "cf", "linux", "x"]
+        [
+            "x",
+            "int",
+            "Phase0",
+            "Groups1",
+            "RowTail",
+            "Kernel",
+            "a b",
+            "a_b",
+            "A_B",
+            "__x",
+            "9",
+            "é",
+            "cf",
+            "linux",
+            "x",
+        ]
     )
     nodes = tuple(dataclasses.replace(node, name=data.draw(odd)) for node in spec.nodes)
-    operands = tuple(Operand(f"{data.draw(odd)}_{i}", o.space, o.dtype) for i, o in enumerate(spec.operands))
+    operands = tuple(
+        dataclasses.replace(o, name=f"{data.draw(odd)}_{i}") for i, o in enumerate(spec.operands)
+    )
     spec = dataclasses.replace(spec, nodes=nodes, operands=operands)
     source = emit(plan(spec))
     assert source == emit(plan(dataclasses.replace(spec)))  # deterministic
@@ -108,7 +132,7 @@ def test_constants_of_the_kernel_are_those_of_the_plan(name: str) -> None:
         assert numbers["Cluster"] == [1, chosen.cluster_n]
         assert numbers["Stages"] == [chosen.stages]
         assert numbers["TileSlots"] == [chosen.tile_slots]
-        assert numbers["Gemm"] == [chosen.spec.n]
+        assert numbers["Gemm"] == [chosen.spec.n, *([2] if chosen.spec.products == 2 else [])]
         assert source.text.startswith(f"// {source.name}\n")
         assert f"COMFUSE_EXPORT({source.name}, Kernel)\n" in source.text
         tile = f"{chosen.tile_m}x{chosen.tile_n}x{chosen.tile_k}_c1x{chosen.cluster_n}_{chosen.schedule}"
