@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from bench import layout
 from comfuse.errors import LaunchError
 from comfuse.generator import plan
 from comfuse.generator.errors import PlanError
-from comfuse.generator.spec import FusedSpec
+from comfuse.generator.spec import FusedSpec, Space
 from comfuse.library import LoadedKernel, abi
 
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(abi.Args), ctypes.c_void_p, ctypes.c_void_p)
@@ -56,31 +57,27 @@ def forced_plan(
 
 def prepare(
     kernel: LoadedKernel,
+    spec: FusedSpec,
     a: Tensor,
-    b: Tensor,
+    b: Sequence[Tensor],
     operands: Sequence[Tensor],
     outputs: Sequence[Tensor],
     scalars: Sequence[float] = (),
 ) -> Callable[[], None]:
-    """A call that launches the kernel on the current stream, with a workspace of its own.
+    """A call that launches the spec's kernel on the current stream, with a workspace of its own.
 
-    ``a`` (M, K), ``b`` (N, K); tiles (M, N) and vectors, each with its own stride; ``operands`` leaves the
-    run-time scalars out.  Nothing is checked but what the kernel itself checks.
+    ``a`` (..., K), ``b`` (N, K) for each product, both as the spec has them contiguous; ``operands`` and
+    ``outputs`` as ``comfuse.ops.region`` takes and gives them, the run-time scalars left out; batched, each
+    with its batch or shared.  Nothing is checked but what the kernel itself checks.
+
+    Raises:
+        ValueError: a tensor cannot be walked with the strides that a kernel knows.
 
     Raises (when called):
         LaunchError: the kernel's return code, in words.
     """
-    arguments = abi.Args(abi_version=abi.ABI_VERSION, m=a.shape[0], k=a.shape[1])
-    arguments.a, arguments.b = _tensor(a), _tensor(b)
-    for i, t in enumerate(operands):
-        arguments.operands[i] = _tensor(t)
-    for i, t in enumerate(outputs):
-        arguments.outputs[i] = _tensor(t)
-    for i, s in enumerate(scalars):
-        arguments.scalars[i] = s
-    workspace = torch.zeros(max(1, kernel.workspace_bytes(a.shape[0])), dtype=torch.int8, device=a.device)
-    launch = _LAUNCH(kernel.launch)
-    held = (a, b, *operands, *outputs)  # their memory is used as long as the call can be made
+    launch, workspace, arguments = raw_launch(kernel, spec, a, b, operands, outputs, scalars)
+    held = (a, *b, *operands, *outputs)  # their memory is used as long as the call can be made
 
     def call() -> None:
         stream = torch.cuda.current_stream(held[0].device).cuda_stream
@@ -91,5 +88,28 @@ def prepare(
     return call
 
 
-def _tensor(t: Tensor) -> abi.Tensor:
-    return abi.Tensor(t.data_ptr(), t.stride(0))
+def raw_launch(
+    kernel: LoadedKernel,
+    spec: FusedSpec,
+    a: Tensor,
+    b: Sequence[Tensor],
+    operands: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    scalars: Sequence[float] = (),
+) -> tuple[Callable[..., int], Tensor, abi.Args]:
+    """The parts of such a call: the kernel's launch function, its workspace, its arguments."""
+    batches = a.shape[0] if spec.batched else 1
+    m = a.shape[-2] if spec.batched else a.numel() // a.shape[-1]
+    arguments = abi.Args(abi_version=abi.ABI_VERSION, m=m, k=a.shape[-1], batches=batches)
+    arguments.a = layout.factor(spec, spec.a_major, a)
+    for i, t in enumerate(b):
+        arguments.b[i] = layout.factor(spec, spec.b_major, t)
+    slots = [o for o in spec.operands if o.space is not Space.SCALAR]
+    for i, (o, t) in enumerate(zip(slots, operands, strict=True)):
+        arguments.operands[i] = layout.operand(spec, o.space, t, m)
+    for i, t in enumerate(outputs):
+        arguments.outputs[i] = layout.output(spec, i, t)
+    for i, s in enumerate(scalars):
+        arguments.scalars[i] = s
+    size = max(1, kernel.workspace_bytes(m, batches))
+    return _LAUNCH(kernel.launch), torch.zeros(size, dtype=torch.int8, device=a.device), arguments

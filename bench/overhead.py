@@ -16,12 +16,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
 from bench import report
 from bench.environment import ROOT, header
+
+if TYPE_CHECKING:
+    import torch
 
 # A tiny problem: the GPU is done before the next call comes, so the CPU never waits for a full queue.
 M, N, K = 128, 128, 64
@@ -49,7 +52,7 @@ def microseconds(call: Callable[[], object]) -> dict[str, float]:
 
 
 def measure_calls() -> list[dict[str, Any]]:
-    """ComFuse's op beside what torch's own calls cost."""
+    """ComFuse's ops and their parts beside what torch's own calls cost."""
     import torch
     import torch.nn.functional as F
 
@@ -72,10 +75,50 @@ def measure_calls() -> list[dict[str, Any]]:
         "comfuse.ops.fused_gemm_layernorm": lambda: ops.fused_gemm_layernorm(
             x, weight, bias, residual, ln_weight, ln_bias
         ),
+        "comfuse.ops.fused_gemm": lambda: ops.fused_gemm(x, weight, bias),
+        **_launches(x, weight, [bias, residual, ln_weight, ln_bias], out),
         "torch.mm(out=)": lambda: torch.mm(x, wt, out=out),
         "eager linear + add + layer_norm": eager,
     }
     return [{"record": "call", "call": name, **microseconds(call)} for name, call in calls.items()]
+
+
+def _launches(
+    x: torch.Tensor, weight: torch.Tensor, operands: list[torch.Tensor], out: torch.Tensor
+) -> dict[str, Callable[[], object]]:
+    """The kernel libraries' launch functions alone, called through ctypes with everything prepared.
+
+    Two tiles hold a row, so that the tiles of a LayerNorm wait for each other: its launch is cooperative.
+    """
+    import ctypes
+
+    import torch
+
+    from bench.launch import forced_plan, raw_launch
+    from comfuse import library
+    from comfuse.build import build
+    from comfuse.generator import catalog
+    from comfuse.generator.emit import emit
+    from comfuse.generator.spec import DType
+
+    bf16 = DType.BF16
+    layernorm = catalog.layernorm(N, K, bf16, bias=bf16, residual=bf16, ln_weight=bf16, ln_bias=bf16)
+    programs = {
+        "the launch alone": (catalog.linear(N, K, bf16, bias=bf16), operands[:1], ()),
+        "the launch alone, cooperative": (layernorm, operands, (1e-5,)),
+    }
+    stream = torch.cuda.current_stream().cuda_stream
+    calls: dict[str, Callable[[], object]] = {}
+    for name, (spec, tensors, scalars) in programs.items():
+        plan = forced_plan(spec, "pingpong-128x64")
+        kernel = library.load(build(emit(plan)))
+        launch, workspace, arguments = raw_launch(kernel, plan.spec, x, [weight], tensors, [out], scalars)
+        parts = (ctypes.byref(arguments), workspace.data_ptr(), stream)
+        if code := launch(*parts):
+            raise RuntimeError(f"{kernel.name}: the launch returned {code}")
+        # Defaults hold what the call needs, the workspace's memory among it.
+        calls[name] = lambda launch=launch, parts=parts, _held=workspace: launch(*parts)
+    return calls
 
 
 def child(cores: int | None) -> dict[str, Any]:

@@ -154,7 +154,8 @@ def _direct(source: Callable[[Workload], KernelSource]) -> Callable[[Workload, I
         operands = [getattr(i, _FIELDS[name]) for name in names if name not in values]
         out = torch.empty(w.m, w.n, device=i.x.device, dtype=i.x.dtype)
         scalars = [values[name] for name in names if name in values]
-        launch = prepare(library.load(build(chosen)), i.x, i.weight, operands, (out,), scalars)
+        kernel, spec = library.load(build(chosen)), chosen.plan.spec
+        launch = prepare(kernel, spec, i.x, [i.weight], operands, [out], scalars)
 
         def call() -> Tensor:
             launch()

@@ -78,10 +78,10 @@ class Launcher {
            blocks_of(args.m) * args.batches < kLimit / Kernel::Scheduler::kClustersN;
   }
 
-  // Rows that are read by TMA or written 16 bytes at a time.
-  static bool is_aligned(CfTensor const& t, size_t element) {
-    uintptr_t const batch = Kernel::kBatched ? uintptr_t(t.batch_stride) : 0;
-    return (reinterpret_cast<uintptr_t>(t.data) | uintptr_t(t.stride) * element | batch * element) % 16 == 0;
+  // All rows start at multiples of `bytes`: 16 where TMA reads them.
+  static bool is_aligned(CfTensor const& t, size_t element, size_t bytes = 16) {
+    uintptr_t const strides = uintptr_t(t.stride) | (Kernel::kBatched ? uintptr_t(t.batch_stride) : 0);
+    return (reinterpret_cast<uintptr_t>(t.data) | strides * element) % bytes == 0;
   }
   static bool factors_aligned(CfArgs const& args) {
     constexpr size_t kElement = sizeof(typename Kernel::Element);
@@ -108,7 +108,7 @@ class Launcher {
   }
   template <int Output, class T, class X>
   static bool leaf_aligned(CfArgs const& args, TileStore<Output, T, X>) {
-    return is_aligned(args.outputs[Output], sizeof(T));
+    return is_aligned(args.outputs[Output], sizeof(T), sizeof(T) == 1 ? 8 : 16);  // runs of eight columns
   }
 
   static cudaLaunchConfig_t configuration(cudaLaunchAttribute* attributes, int clusters) {
