@@ -74,7 +74,7 @@ def candidates(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> tupl
 def _consider(
     spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: gpus.Gpu, m: int
 ) -> KernelPlan | Refusal:
-    stages, slots = memory.stages_and_slots(spec, program, shape, gpu.shared_bytes)
+    stages, slots = memory.stages_and_slots(program, shape, gpu.shared_bytes)
     candidate = constraints.Candidate(spec, program, shape, stages, slots, gpu)
     for check in constraints.SHAPE_CONSTRAINTS:
         if (reason := check(candidate)) is not None:
@@ -91,8 +91,8 @@ def _consider(
         stages=stages,
         tile_slots=slots,
         scope=_scope(spec, program, shape),
-        shared_bytes=memory.shared_bytes(spec, shape, stages, slots),
-        registers=memory.registers(spec, program, shape),
+        shared_bytes=memory.shared_bytes(program, shape, stages, slots),
+        registers=memory.registers(program, shape),
         decisions=(*program.decisions, *_decisions(spec, program, shape, m)),
         max_m=None,
         gpu=gpu.name,

@@ -102,13 +102,13 @@ def groups_are_in_tiles(c: Candidate) -> str | None:
 def shared_memory_fits(c: Candidate) -> str | None:
     if c.stages >= memory.MIN_STAGES:
         return None
-    least = memory.shared_bytes(c.spec, c.shape, memory.MIN_STAGES, c.slots)
+    least = memory.shared_bytes(c.program, c.shape, memory.MIN_STAGES, c.slots)
     have = c.gpu.shared_bytes
     return f"{memory.MIN_STAGES} stages need {least} bytes of shared memory, the GPU has {have}"
 
 
 def registers_fit(c: Candidate) -> str | None:
-    needed = memory.registers(c.spec, c.program, c.shape)
+    needed = memory.registers(c.program, c.shape)
     limit = SCHEDULES[c.shape.schedule].registers
     if needed <= limit:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from comfuse.generator.ops import REDUCTIONS
-from comfuse.generator.phases import Phase, PhaseProgram, moves_rows
+from comfuse.generator.phases import Phase, PhaseProgram, axis, moves_rows
 from comfuse.generator.plan.kernel_plan import SCHEDULES, TILE_K, TileShape
 from comfuse.generator.spec import FusedSpec, Space
 
@@ -44,21 +44,44 @@ def vector_bytes(spec: FusedSpec, shape: TileShape) -> int:
     return one * SCHEDULES[shape.schedule].teams
 
 
+def collector_bytes(program: PhaseProgram, shape: TileShape) -> int:
+    """Partial results of column and full reductions, from a team's warps to the collector.
+
+    That is csrc/include/comfuse/sm90/collector_memory.hpp: for each team and warp a value a column, or one;
+    then a bit for each tile of a row block and one more, in words of 64, and barriers.
+    """
+    spec, schedule = program.spec, SCHEDULES[shape.schedule]
+    late = [r for r in program.reductions if axis(spec, r) in ("col", "full")]
+    if not late:
+        return 0
+    warps = 4 * schedule.warpgroups
+    column = sum(4 * _state_floats(spec, r) * shape.tile_n for r in late if axis(spec, r) == "col")
+    full = sum(8 for r in late if axis(spec, r) == "full")
+    finished = -(-(shape.tiles_n(spec.n) + 1) // 64) * 8
+    return warps * (column + full) + finished + (2 * schedule.teams + 1) * 8
+
+
+def _state_floats(spec: FusedSpec, reduction: int) -> int:
+    return REDUCTIONS[spec.nodes[reduction].op].state_floats
+
+
 def barrier_bytes(shape: TileShape, stages: int, slots: int) -> int:
     """A full and an empty barrier for each stage, each slot, each team's vectors."""
     schedule = SCHEDULES[shape.schedule]
     return 2 * (stages + schedule.team_size * slots + schedule.teams) * 8
 
 
-def shared_bytes(spec: FusedSpec, shape: TileShape, stages: int, slots: int) -> int:
+def shared_bytes(program: PhaseProgram, shape: TileShape, stages: int, slots: int) -> int:
     """Shared memory of a kernel.
 
     Each member of a team has a ring of ``slots``, for its own rows; both teams use it in turn.
     """
+    spec = program.spec
     return (
         stages * stage_bytes(spec, shape)
         + SCHEDULES[shape.schedule].team_size * slots * slot_bytes(spec)
         + vector_bytes(spec, shape)
+        + collector_bytes(program, shape)
         + barrier_bytes(shape, stages, slots)
     )
 
@@ -69,7 +92,7 @@ def needed_slots(program: PhaseProgram, shape: TileShape) -> int:
     return shape.rows_of_warpgroup // PIECE_ROWS * most
 
 
-def stages_and_slots(spec: FusedSpec, program: PhaseProgram, shape: TileShape, limit: int) -> tuple[int, int]:
+def stages_and_slots(program: PhaseProgram, shape: TileShape, limit: int) -> tuple[int, int]:
     """As many stages as fit beside ``GOOD_CHUNKS`` chunks, then slots in what is left, up to ``MAX_CHUNKS``.
 
     Where that leaves too few stages, fewer slots.  The stages are fewer than ``MIN_STAGES`` if the shape
@@ -77,27 +100,41 @@ def stages_and_slots(spec: FusedSpec, program: PhaseProgram, shape: TileShape, l
     """
     needed = needed_slots(program, shape)
     slots = GOOD_CHUNKS * needed
-    while slots > needed and _stages(spec, shape, slots, limit) < GOOD_STAGES:
+    while slots > needed and _stages(program, shape, slots, limit) < GOOD_STAGES:
         slots -= 1
-    stages = _stages(spec, shape, slots, limit)
-    while slots < MAX_CHUNKS * needed and shared_bytes(spec, shape, stages, slots + 1) <= limit:
+    stages = _stages(program, shape, slots, limit)
+    while slots < MAX_CHUNKS * needed and shared_bytes(program, shape, stages, slots + 1) <= limit:
         slots += 1
     return stages, slots
 
 
-def _stages(spec: FusedSpec, shape: TileShape, slots: int, limit: int) -> int:
+def _stages(program: PhaseProgram, shape: TileShape, slots: int, limit: int) -> int:
     stages = MAX_STAGES
-    while stages > 0 and shared_bytes(spec, shape, stages, slots) > limit:
+    while stages > 0 and shared_bytes(program, shape, stages, slots) > limit:
         stages -= 1
     return stages
 
 
-def registers(spec: FusedSpec, program: PhaseProgram, shape: TileShape) -> int:
+def registers(program: PhaseProgram, shape: TileShape) -> int:
     """Estimate: accumulators, a phase's values a row, its named values of one 32-column fragment."""
-    accumulators = shape.rows_of_warpgroup * shape.tile_n // 128
+    spec = program.spec
+    accumulators = spec.products * shape.rows_of_warpgroup * shape.tile_n // 128
     rows_of_thread = shape.rows_of_warpgroup // 32
+    groups = shape.tile_n // (spec.group or shape.tile_n)
+    # A group's results stay in registers for the later phases, those of the row that a thread owns.
+    remembered = groups * sum(_state_floats(spec, r) for r in program.reductions if axis(spec, r) == "group")
     most = 0
     for phase in program.phases:
-        state = sum(REDUCTIONS[spec.nodes[r].op].state_floats for r in phase.reductions)
-        most = max(most, (len(phase.columns) + state) * rows_of_thread)
-    return accumulators + 24 + most
+        most = max(most, _values_of_phase(spec, phase, rows_of_thread))
+    return accumulators + 24 + remembered + most
+
+
+def _values_of_phase(spec: FusedSpec, phase: Phase, rows_of_thread: int) -> int:
+    """Values a row, and what reductions have so far: for each row, of a group too; for eight columns; one."""
+    copies = {"row": rows_of_thread, "group": rows_of_thread, "col": 8, "full": 1}
+    values = (len(phase.columns) + len(phase.groups)) * rows_of_thread
+    for r in phase.reductions:
+        over = axis(spec, r)
+        assert over is not None
+        values += copies[over] * _state_floats(spec, r)
+    return values
