@@ -9,7 +9,7 @@ from comfuse.generator.emit import layout
 from comfuse.generator.emit.expressions import Writer
 from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS
 from comfuse.generator.phases import Phase, PhaseProgram, RowTail, axis, moves_rows
-from comfuse.generator.spec import FusedSpec, Operand, Space
+from comfuse.generator.spec import DType, FusedSpec, Operand, Space
 
 _TAILS = {
     "RowTail": "the last tile of each row block",
@@ -90,7 +90,7 @@ class _Sections:
         kind = {Space.TILE: "Tile", Space.ROW: "RowVector", Space.COLUMN: "ColumnVector"}[operand.space]
         if operand.space is Space.TILE and not moves_rows(self.spec, operand):
             kind = "StridedTile"
-        return f"cf::{kind}<{index}, cf::{operand.dtype.value}>"
+        return f"cf::{kind}<{index}, {_element(operand.dtype)}>"
 
     # --- phases and tails ---
 
@@ -178,7 +178,11 @@ class _Sections:
             kind = "TileStore" if moves_rows(self.spec, output) else "StridedStore"
         else:
             kind = _VECTOR_STORES[space]
-        return f"cf::{kind}<{o}, cf::{output.dtype.value}, {self.writer.text(output.node)}>"
+        return f"cf::{kind}<{o}, {_element(output.dtype)}, {self.writer.text(output.node)}>"
+
+
+def _element(dtype: DType) -> str:
+    return "cf::boolean" if dtype is DType.BOOL else f"cf::{dtype.value}"  # bool is a keyword
 
 
 def _bits(value: float) -> int:

@@ -75,7 +75,7 @@ def _kernel(plan: KernelPlan, declarations: Declarations) -> list[str]:
 def _gemm(spec: FusedSpec) -> str:
     """With the template's trailing defaults left out."""
     optional = [
-        (f"/*Products=*/{spec.products}", spec.products > 1),
+        (f"/*Products=*/{spec.products}" if spec.products > 1 else "1", spec.products > 1),
         (_MAJORS[spec.a_major], spec.a_major is not Major.K),
         (_MAJORS[spec.b_major], spec.b_major is not Major.K),
         (f"/*Batched=*/{str(spec.batched).lower()}", spec.batched),

@@ -7,6 +7,7 @@ from comfuse.generator.spec import FusedSpec, Node
 
 _PRECEDENCE = {"==": 1, "!=": 1, "<": 2, "<=": 2, ">": 2, ">=": 2, "+": 3, "-": 3, "*": 4, "/": 4}
 _ATOM = 9
+_FIELDS = {"lse": "logsumexp"}  # where the name says too little
 _LEAVES = {"row_index": "row", "column_index": "column", "row_count": "M"}
 
 
@@ -64,7 +65,8 @@ class _Writer:
             value = node.value if node.value is not None else 0.0
             return f"{value:.9g}", _ATOM if value >= 0 else 3
         if node.op == "field":
-            return self._reduction(self.spec.nodes[node.inputs[0]], node.field or ""), _ATOM
+            field = node.field or ""
+            return self._reduction(self.spec.nodes[node.inputs[0]], _FIELDS.get(field, field)), _ATOM
         if node.op in REDUCTIONS:
             return self._reduction(node, REDUCTIONS[node.op].monoid.name), _ATOM
         infix = ELEMENTWISE[node.op].infix

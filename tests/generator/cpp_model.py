@@ -16,7 +16,7 @@ from comfuse.generator.spec import DType
 
 FUNCTORS = {op.functor: op for op in ELEMENTWISE.values()}
 MONOIDS_OF_CPP = {monoid.functor: monoid for monoid in MONOIDS.values()}
-DTYPES = {dtype.value for dtype in DType}
+DTYPES = {dtype.value for dtype in DType} - {"bool"} | {"boolean"}
 REDUCES = ("RowReduce", "GroupReduce", "ColReduce", "FullReduce")
 TILE_STORES = ("TileStore", "StridedStore")
 PER_ROW_STORES = ("ColumnStore", "GroupStore")

@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong2_997cda36
+// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong2_7364f823
 //   y = silu(a @ b.T * row_scale + bias)
 //   y_wide = y
 //   peak = max(abs(y))
@@ -22,14 +22,15 @@ using Phase0 =
     cf::Phase<cf::Tiles<>, cf::Columns<row_scale_column>, cf::Lets<y>,
               cf::Effects<reduce_peak, total, cf::TileStore<0, cf::bf16, y>, cf::TileStore<1, cf::fp32, y>>>;
 
-// phase 1
+// by the last tile of each row block
 using peak = cf::Column<0, cf::Stat<0, cf::value>>;
 using mean = cf::Column<1, cf::Mul<cf::Stat<1, cf::value>, inverse_n>>;
-using Phase1 = cf::Phase<cf::Tiles<>, cf::Columns<peak, mean>, cf::Lets<>,
-                         cf::Effects<cf::ColumnStore<2, cf::fp32, peak>, cf::ColumnStore<3, cf::fp32, mean>>>;
+using RowTail =
+    cf::RowTail<cf::Columns<peak, mean>,
+                cf::Effects<cf::ColumnStore<2, cf::fp32, peak>, cf::ColumnStore<3, cf::fp32, mean>>>;
 
 using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/200>, cf::Cooperative<128, 128, 64, 2>,
                                    cf::Cluster<1, 2>, cf::Stages<7>, cf::TileSlots<0>,
-                                   cf::Operands<row_scale, bias>, cf::Program<Phase0, Phase1>>;
+                                   cf::Operands<row_scale, bias>, cf::Program<Phase0, RowTail>>;
 }  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong2_997cda36, Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong2_7364f823, Kernel)

@@ -1,0 +1,19 @@
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_e8062d6a
+//   y = a @ b.T + bias + position
+#include <comfuse/sm90/fused_gemm.hpp>
+
+namespace cf = comfuse;
+namespace {
+
+using bias = cf::RowVector<0, cf::bf16>;
+using position = cf::StridedTile<1, cf::bf16>;
+
+// phase 0
+using y = cf::Add<cf::Add<cf::Acc, bias>, position>;
+using Phase0 = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>, cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
+
+using Kernel =
+    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/768>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
+                        cf::Stages<7>, cf::TileSlots<0>, cf::Operands<bias, position>, cf::Program<Phase0>>;
+}  // namespace
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_e8062d6a, Kernel)
