@@ -14,10 +14,6 @@ import pytest
 from comfuse import library
 from comfuse.build import BuildEvent, build, build_many, find_built
 from comfuse.errors import BuildError, JitDisabledError, LoadError, ToolchainError
-from comfuse.generator import catalog
-from comfuse.generator.emit import emit
-from comfuse.generator.plan import KernelPlan, candidates
-from comfuse.generator.spec import DType
 from tests.build.conftest import Source, trivial
 
 pytestmark = pytest.mark.usefixtures("compilers")
@@ -192,26 +188,3 @@ def test_dumped_text(cache_dir: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(JitDisabledError):
         build(trivial())
     assert (tmp_path / "dump/cf_trivial.cu").read_text() == trivial().text
-
-
-def plans() -> list[KernelPlan]:
-    """The best plan of each schedule for a program that keeps much alive."""
-    bf16 = DType.BF16
-    spec = catalog.layernorm(1024, 1024, bf16, bias=bf16, residual=bf16, ln_weight=bf16, ln_bias=bf16)
-    found = [plan for plan in candidates(spec) if isinstance(plan, KernelPlan)]
-    schedules = sorted({plan.schedule for plan in found})
-    return [min((p for p in found if p.schedule == s), key=lambda p: p.predicted_us) for s in schedules]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("plan", plans(), ids=lambda plan: f"{plan.schedule}-{plan.tile_m}x{plan.tile_n}")
-def test_kernels_of_each_schedule_do_not_spill(plan: KernelPlan) -> None:
-    """In the user's own cache: these compile for seconds each."""
-    built = build(emit(plan))
-    facts = built.info["ptxas"]
-    assert facts["functions"] == 1
-    assert facts["spill_bytes"] == 0
-    assert facts["messages"] == []
-    assert built.info["plan"]["schedule"] == plan.schedule
-    assert built.info["spec"] == plan.spec.text()
-    assert library.load(built).workspace_bytes(1) >= 0

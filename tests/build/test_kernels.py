@@ -1,0 +1,76 @@
+"""Kernels of every schedule and layout: what the compilers say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from comfuse import library
+from comfuse.build import build
+from comfuse.generator import catalog
+from comfuse.generator.builder import SpecBuilder
+from comfuse.generator.emit import emit
+from comfuse.generator.plan import SCHEDULES, KernelPlan, candidates
+from comfuse.generator.spec import DType, FusedSpec, Major, Space
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compilers")]
+
+BF16 = DType.BF16
+
+
+def layernorm() -> FusedSpec:
+    """Keeps much alive."""
+    return catalog.layernorm(1024, 1024, BF16, bias=BF16, residual=BF16, ln_weight=BF16, ln_bias=BF16)
+
+
+def gated() -> FusedSpec:
+    b = SpecBuilder(1024, 1024, BF16, products=2)
+    b.output("y", b.op("mul", b.op("silu", b.gemm()), b.gemm(1)), BF16)
+    return b.spec()
+
+
+def affine(n: int = 1024, a: Major = Major.K, b: Major = Major.K, batched: bool = False) -> FusedSpec:
+    builder = SpecBuilder(n, 1024, BF16, a_major=a, b_major=b, batched=batched)
+    y = builder.op("add", builder.gemm(), builder.load("bias", Space.ROW, BF16))
+    y = builder.op("add", y, builder.load("residual", Space.TILE, BF16))
+    builder.output("y", y, BF16)
+    return builder.spec()
+
+
+PROGRAMS: dict[str, Callable[[], FusedSpec]] = {
+    "layernorm": layernorm,
+    "two-products": gated,
+    "mn-major": lambda: affine(a=Major.MN, b=Major.MN),
+    "mn-major-a": lambda: affine(a=Major.MN),
+    "batched": lambda: affine(batched=True),
+    "unaligned": lambda: affine(n=1003),
+    "unaligned-batched-mn-major": lambda: affine(n=1003, a=Major.MN, b=Major.MN, batched=True),
+}
+
+
+def plans() -> list[object]:
+    """Of each program and schedule the largest tiles, which hold most registers."""
+    chosen: list[object] = []
+    for name, spec in PROGRAMS.items():
+        found = [plan for plan in candidates(spec()) if isinstance(plan, KernelPlan)]
+        for schedule in SCHEDULES:
+            of_schedule = [plan for plan in found if plan.schedule == schedule]
+            if of_schedule:
+                plan = max(of_schedule, key=lambda p: (p.tile_n, p.cluster_n))
+                name_of = f"{name}-{schedule}-{plan.tile_m}x{plan.tile_n}"
+                chosen.append(pytest.param(plan, id=name_of))
+    return chosen
+
+
+@pytest.mark.parametrize("plan", plans())
+def test_kernels_do_not_spill(plan: KernelPlan) -> None:
+    """In the user's own cache: these compile for seconds each."""
+    built = build(emit(plan))
+    facts = built.info["ptxas"]
+    assert facts["functions"] == 1
+    assert facts["spill_bytes"] == 0
+    assert facts["messages"] == []
+    assert built.info["plan"]["schedule"] == plan.schedule
+    assert built.info["spec"] == plan.spec.text()
+    assert library.load(built).workspace_bytes(1) >= 0
