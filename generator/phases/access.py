@@ -11,8 +11,8 @@ RUN = 8  # neighbouring columns of a row that one thread holds
 def moves_rows(spec: FusedSpec, tile: Operand | Output) -> bool:
     """Whether an (M, N) operand comes by TMA, or an (M, N) output leaves in runs of eight columns.
 
-    Otherwise it is read or written element by element, at any strides: where the spec says so, and where
-    rows of N elements do not all start at multiples of 16 bytes.
+    Otherwise threads read or write it at any strides, element by element if need be: where the spec says so,
+    and where rows of N elements do not all start at multiples of 16 bytes.
     """
     if tile.strided or (isinstance(tile, Output) and tile.heads is not None):
         return False

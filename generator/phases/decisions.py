@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.passes.infer import spaces
-from comfuse.generator.phases.access import moves_rows
+from comfuse.generator.phases.access import RUN, moves_rows
 from comfuse.generator.phases.levels import Levels
 from comfuse.generator.phases.program import Phase
 from comfuse.generator.phases.reads import values_of_tiles
@@ -75,8 +75,17 @@ def _access(spec: FusedSpec) -> list[str]:
     said = []
     loads = [o.name for o in spec.operands if o.space is Space.TILE and not moves_rows(spec, o)]
     if loads:
-        said.append(f"{', '.join(loads)}: read element by element from global memory")
-    stores = [o.name for o in spec.outputs if spaces(spec)[o.node] is Space.TILE and not moves_rows(spec, o)]
+        said.append(f"{', '.join(loads)}: read by the threads from global memory, {_how(spec)}")
+    is_tile = [spaces(spec)[o.node] is Space.TILE for o in spec.outputs]
+    stores = [
+        o.name for o, tile in zip(spec.outputs, is_tile, strict=True) if tile and not moves_rows(spec, o)
+    ]
     if stores:
-        said.append(f"{', '.join(stores)}: stored element by element")
+        said.append(f"{', '.join(stores)}: stored at any strides, {_how(spec)}")
     return said
+
+
+def _how(spec: FusedSpec) -> str:
+    if spec.n % RUN:
+        return f"element by element, as rows of {spec.n} are not aligned"
+    return f"in runs of {RUN} columns where a launch's strides allow it"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from comfuse.generator.ops import REDUCTIONS
+from comfuse.generator.passes.infer import spaces
 from comfuse.generator.phases import Phase, PhaseProgram, axis, moves_rows
 from comfuse.generator.plan.kernel_plan import SCHEDULES, TILE_K, TileShape
-from comfuse.generator.spec import FusedSpec, Space
+from comfuse.generator.spec import FusedSpec, Output, Space
 
 # Tile operands arrive in pieces, one a slot.
 PIECE_ROWS = 64
@@ -86,6 +87,10 @@ def shared_bytes(program: PhaseProgram, shape: TileShape, stages: int, slots: in
     )
 
 
+def stores_at_strides(spec: FusedSpec, output: Output) -> bool:
+    return spaces(spec)[output.node] is Space.TILE and not moves_rows(spec, output)
+
+
 def needed_slots(program: PhaseProgram, shape: TileShape) -> int:
     """Slots that a warpgroup holds at once: for 32 columns of a phase, all rows of all its operands."""
     most = max(len(streamed(program.spec, phase)) for phase in program.phases)
@@ -130,9 +135,15 @@ def registers(program: PhaseProgram, shape: TileShape) -> int:
 
 
 def _values_of_phase(spec: FusedSpec, phase: Phase, rows_of_thread: int) -> int:
-    """Values a row, and what reductions have so far: for each row, of a group too; for eight columns; one."""
+    """Values a row, and what reductions have so far: for each row, of a group too; for eight columns; one.
+
+    A strided tile takes an address a row.
+    """
     copies = {"row": rows_of_thread, "group": rows_of_thread, "col": 8, "full": 1}
     values = (len(phase.columns) + len(phase.groups)) * rows_of_thread
+    strided = len(phase.tiles) - len(streamed(spec, phase))
+    strided += sum(stores_at_strides(spec, spec.outputs[o]) for o in phase.stores)
+    values += 2 * rows_of_thread * strided
     for r in phase.reductions:
         over = axis(spec, r)
         assert over is not None
