@@ -26,10 +26,10 @@ def infer(spec: FusedSpec) -> FusedSpec:
             strides or heads but is not (M, N), or it is (N,) or () and the same whatever the GEMM gives.
     """
     all_spaces = spaces(spec)
-    measured = _depends_on_rows(spec)
+    reads_all_rows = _reads_all_rows(spec)
     for output in spec.outputs:
         space = all_spaces[output.node]
-        if space in (Space.ROW, Space.SCALAR) and not measured[output.node]:
+        if space in (Space.ROW, Space.SCALAR) and not reads_all_rows[output.node]:
             raise SpecError(
                 output.name,
                 f"a {space.value} value that reads no col_ or full_ reduction does not depend on the rows of"
@@ -42,11 +42,12 @@ def infer(spec: FusedSpec) -> FusedSpec:
     return spec
 
 
-def _depends_on_rows(spec: FusedSpec) -> list[bool]:
-    """For each node, whether it reads a GEMM."""
+def _reads_all_rows(spec: FusedSpec) -> list[bool]:
+    """For each node, whether it reads a reduction over rows."""
     result: list[bool] = []
     for node in spec.nodes:
-        result.append(node.op == "gemm" or any(result[i] for i in node.inputs))
+        over_rows = node.op in REDUCTIONS and REDUCTIONS[node.op].axis in ("col", "full")
+        result.append(over_rows or any(result[i] for i in node.inputs))
     return result
 
 

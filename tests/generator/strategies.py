@@ -46,7 +46,6 @@ class _Drawn:
     node: int
     space: Space
     late: frozenset[str] = frozenset()  # the kinds of col and full reductions that it reads
-    of_rows: bool = False  # whether it reads a GEMM
 
 
 class _Program:
@@ -63,7 +62,7 @@ class _Program:
     def leaves(self) -> None:
         draw, b = self.draw, self.b
         for product in range(b.products):
-            self.values.append(_Drawn(b.gemm(product), Space.TILE, of_rows=True))
+            self.values.append(_Drawn(b.gemm(product), Space.TILE))
         for index, space in enumerate(draw(st.lists(st.sampled_from(OPERAND_SPACES), max_size=4))):
             dtype = DType.FP32 if space is Space.SCALAR else draw(st.sampled_from(list(DType)))
             strided = space is Space.TILE and draw(st.booleans())
@@ -93,7 +92,7 @@ class _Program:
         if not reduction.is_plain:
             node = self.b.field(node, self.draw(st.sampled_from(list(reduction.fields))))
         late = x.late | {reduction.axis} if reduction.axis in ("col", "full") else x.late
-        return _Drawn(node, reduction.space, late, x.of_rows)
+        return _Drawn(node, reduction.space, late)
 
     def _elementwise(self, name: str) -> _Drawn | None:
         op = ELEMENTWISE[name]
@@ -104,10 +103,10 @@ class _Program:
             space, late = space.join(v.space), late | v.late
         if late and not self.feedback and (space, *late) not in ((Space.ROW, "col"), (Space.SCALAR, "full")):
             return None
-        return _Drawn(self.b.op(name, *(v.node for v in chosen)), space, late, any(v.of_rows for v in chosen))
+        return _Drawn(self.b.op(name, *(v.node for v in chosen)), space, late)
 
     def outputs(self) -> None:
-        storable = [v for v in self.values if v.of_rows or v.space in (Space.TILE, Space.COLUMN)]
+        storable = [v for v in self.values if v.late or v.space not in (Space.ROW, Space.SCALAR)]
         for index, v in enumerate(self.draw(st.lists(st.sampled_from(storable), min_size=1, max_size=4))):
             dtype = self.draw(st.sampled_from(list(DType)))
             strided, heads = False, None
