@@ -6,15 +6,23 @@ import sys
 
 import pytest
 
-from tests.gpu.kernels import Kernels, needed_by
+from tests.gpu import packs
+from tests.gpu.kernels import needed_by, sources_of
 
 
 class _Builder:
     """A pytest plugin that builds once the tests are collected."""
 
+    failed = 0
+
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        Kernels(*needed_by(session.items), lambda line: print(line, flush=True))
+        sources = sources_of(*needed_by(session.items))
+        results = packs.build_all(sources, lambda line: print(line, flush=True))
+        self.failed = sum(isinstance(r, Exception) for r in results.values())
+        print(f"{len(results) - self.failed} kernels, {self.failed} failed", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(pytest.main(["--collect-only", "-qq", *(sys.argv[1:] or ["tests/gpu"])], plugins=[_Builder()]))
+    builder = _Builder()
+    code = pytest.main(["--collect-only", "-qq", *(sys.argv[1:] or ["tests/gpu"])], plugins=[builder])
+    sys.exit(code or bool(builder.failed))

@@ -18,14 +18,21 @@ if TYPE_CHECKING:
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     """A function from a Case to its loaded kernel.
 
-    Builds at once what all collected tests need: the Cases among their parameters, and what the
-    ``specs_ahead`` functions of their modules name.
+    Builds at once what all collected tests need: the cases among their parameters, and what the
+    ``specs_ahead`` functions of their modules name.  Not in the processes of pytest-xdist, which would each
+    plan all of them: there `python -m tests.gpu.build` comes first, and what it left out is built when asked.
     """
-    from tests.gpu.kernels import Kernels, needed_by
+    from comfuse.ops import resolver
+    from tests.gpu import packs
+    from tests.gpu.kernels import Kernels, needed_by, sources_of
 
     reporter = request.config.pluginmanager.get_plugin("terminalreporter")
     say = reporter.write_line if reporter is not None else lambda line: print(line, file=sys.stderr)
-    return Kernels(*needed_by(request.session.items), say)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        packs.build_all(sources_of(*needed_by(request.session.items)), say)
+    made = Kernels(say)
+    resolver.build = made.build  # the kernels that the ops plan were built into packs too
+    return made
 
 
 @pytest.fixture(autouse=True)

@@ -1,24 +1,39 @@
-"""Builds the kernels of the collected cases, all of them in parallel, before the first test needs one."""
+"""The kernels of the collected cases: built in parallel before the first test needs one, or found."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Protocol, runtime_checkable
 
 import pytest
 
-from bench.ahead import build_all
-from bench.launch import forced_plan
 from comfuse import library
 from comfuse.generator import emit, plan
 from comfuse.generator.errors import GeneratorError, PlanError
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import LoadedKernel
 from comfuse.ops.resolver import M_CLASSES
-from tests.gpu.support import Case
+from tests.gpu import packs
+
+_MAX_M = 2**31 - 1
 
 
-def needed_by(items: Iterable[pytest.Item]) -> tuple[list[Case], list[FusedSpec]]:
-    """The Cases among the tests' parameters, and what the ``specs_ahead`` of their modules name."""
+@runtime_checkable
+class Planned(Protocol):
+    """A case: something with a name and a plan of its own."""
+
+    @property
+    def may_be_refused(self) -> bool:
+        """Whether a test of it is to be skipped where the planner refuses it."""
+        ...
+
+    def plan(self) -> plan.KernelPlan:
+        """Raises PlanError where its schedule does not take the program."""
+        ...
+
+
+def needed_by(items: Iterable[pytest.Item]) -> tuple[list[Planned], list[FusedSpec]]:
+    """The cases among the tests' parameters, and what the ``specs_ahead`` of their modules name."""
     items = [i for i in items if isinstance(i, pytest.Function)]
     parameters = [p for i in items if hasattr(i, "callspec") for p in i.callspec.params.values()]
     modules = {i.module.__name__: i.module for i in items}
@@ -28,39 +43,56 @@ def needed_by(items: Iterable[pytest.Item]) -> tuple[list[Case], list[FusedSpec]
             ahead += getattr(module, "specs_ahead", list)()
         except Exception as e:  # the module's own tests will fail of it; the others need their kernels
             print(f"{name}.specs_ahead: {type(e).__name__}: {e}")
-    return [p for p in parameters if isinstance(p, Case)], ahead
+    return list({str(p): p for p in parameters if isinstance(p, Planned)}.values()), ahead
 
 
-def plan_of(case: Case) -> plan.KernelPlan:
-    """The case's plan.  Raises PlanError where its schedule does not take the program."""
-    if case.schedule is None:
-        return plan.plan(case.spec)
-    return forced_plan(case.spec, case.schedule, case.cluster_n)
+def sources_of(cases: Iterable[Planned], ahead: Iterable[FusedSpec]) -> list[emit.KernelSource]:
+    """All sources that can be had.
+
+    ``ahead`` are specs whose planned kernels, for few rows and for many, are built too: the ops' resolver
+    finds them.
+    """
+    made = [_source(case.plan) for case in cases]
+    made += [_source(lambda s=s, m=m: plan.plan(s, m=m)) for s in ahead for m in (*M_CLASSES, None)]
+    return [source for source in made if not isinstance(source, Exception)]
 
 
 class Kernels:
-    """Kernels by case.  A refused plan skips the test that asks for it; a failed build fails it.
+    """Kernels by case, and the ops' way to them."""
 
-    ``ahead`` are specs whose planned kernels, for few rows and for many, are built too: the ops find them
-    in the cache.
-    """
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._loaded: dict[str, LoadedKernel] = {}
+        self._served: set[str] = set()
 
-    def __init__(self, cases: Iterable[Case], ahead: Iterable[FusedSpec], say: Callable[[str], None]) -> None:
-        self._sources = {str(case): _source(lambda c=case: plan_of(c)) for case in cases}
-        planned = [_source(lambda s=s, m=m: plan.plan(s, m=m)) for s in ahead for m in (*M_CLASSES, None)]
-        sources = [s for s in (*self._sources.values(), *planned) if not isinstance(s, Exception)]
-        self._built = build_all(sources, say)
+    def __call__(self, case: Planned) -> LoadedKernel:
+        """The case's kernel.  A refused plan skips the test that asks for it; a failed build fails it."""
+        if str(case) not in self._loaded:
+            source = _source(case.plan)
+            if isinstance(source, PlanError) and case.may_be_refused:
+                pytest.skip(f"refused: {source}")
+            if isinstance(source, GeneratorError):
+                raise source
+            self._loaded[str(case)] = library.load(self.build(source))
+        return self._loaded[str(case)]
 
-    def __call__(self, case: Case) -> LoadedKernel:
-        source = self._sources[str(case)]
-        if isinstance(source, PlanError) and case.schedule is not None:
-            pytest.skip(f"refused: {source}")
-        if isinstance(source, GeneratorError):
-            raise source
-        built = self._built[source.name]
+    def serve(self, case: Planned, text: str) -> LoadedKernel:
+        """Has the op run the case's kernel for the spec of this text, whatever M is."""
+        from comfuse.ops import native
+
+        kernel = self(case)
+        if text not in self._served:
+            native.register_program(text)
+            native.register(text, kernel, 1, _MAX_M)
+            self._served.add(text)
+        return kernel
+
+    def build(self, source: emit.KernelSource) -> packs.Packed:
+        """What takes the place of comfuse.build in the ops' resolver."""
+        built = packs.find(source) or packs.build_all([source], self._say)[source.name]
         if isinstance(built, Exception):
             raise built
-        return library.load(built)
+        return built
 
 
 def _source(make_plan: Callable[[], plan.KernelPlan]) -> emit.KernelSource | GeneratorError:

@@ -1,105 +1,11 @@
-"""The programs under test, each written once over an algebra of values.
-
-Run over :class:`SpecAlgebra` a program becomes a FusedSpec; over :class:`TorchAlgebra`, in float64, it is
-the reference.  Neither goes through the code under test.
-"""
+"""The programs of most tests: activations, norms, softmax.  See algebra.py for how they are written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from comfuse.generator.builder import SpecBuilder
-from comfuse.generator.spec import DType, FusedSpec, Space
-
-TORCH_DTYPES = {DType.BF16: torch.bfloat16, DType.FP16: torch.float16, DType.FP32: torch.float32}
-
-
-class Algebra(Protocol):
-    """What a program may do with its values: ops by the names of the op table, and row reductions."""
-
-    def const(self, value: float) -> Any: ...
-
-    def __getattr__(self, op: str) -> Callable[..., Any]: ...
-
-
-@dataclass(frozen=True)
-class Program:
-    """``function(algebra, acc, *operands)`` returns one value an output.
-
-    ``operands``: name, space, dtype; dtype None is the GEMM's.  ``outputs``: name, dtype likewise.
-    ``scalars``: the run-time values of the SCALAR operands, in order.
-    """
-
-    name: str
-    function: Callable[..., tuple[Any, ...]]
-    operands: tuple[tuple[str, Space, DType | None], ...] = ()
-    outputs: tuple[tuple[str, DType | None], ...] = (("y", None),)
-    scalars: tuple[float, ...] = ()
-
-    def spec(self, n: int, k: int, dtype: DType) -> FusedSpec:
-        algebra = SpecAlgebra(SpecBuilder(n, k, dtype))
-        acc = algebra.builder.gemm()
-        operands = [
-            algebra.builder.load(name, space, DType.FP32 if space is Space.SCALAR else d or dtype)
-            for name, space, d in self.operands
-        ]
-        results = self.function(algebra, acc, *operands)
-        for (name, d), node in zip(self.outputs, results, strict=True):
-            algebra.builder.output(name, node, d or dtype)
-        return algebra.builder.spec()
-
-    def reference(self, acc: Tensor, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """float64 results; acc (rows, N) and the tensors of the operands (scalars left out) in any dtype."""
-        tensors, scalars = iter(operands), iter(self.scalars)
-        values: list[Any] = []
-        for _, space, _ in self.operands:
-            if space is Space.SCALAR:
-                values.append(torch.tensor(next(scalars), dtype=torch.float64, device=acc.device))
-            else:
-                tensor = next(tensors).double()
-                values.append(tensor[:, None] if space is Space.COLUMN else tensor)
-        results = self.function(TorchAlgebra(), acc.double(), *values)
-        return tuple(r[:, 0] if r.shape[-1] == 1 else r for r in results)
-
-
-class SpecAlgebra:
-    """Values are the node numbers of a builder."""
-
-    def __init__(self, builder: SpecBuilder) -> None:
-        self.builder = builder
-        self.const = builder.const
-        self.field = builder.field
-
-    def __getattr__(self, op: str) -> Callable[..., int]:
-        return lambda *inputs: self.builder.op(op, *inputs)
-
-
-class TorchAlgebra:
-    """Values are tensors; a column has shape (rows, 1)."""
-
-    _FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {
-        "row_sum": lambda x: x.sum(-1, keepdim=True),
-        "row_sumsq": lambda x: (x * x).sum(-1, keepdim=True),
-        "row_max": lambda x: x.amax(-1, keepdim=True),
-        "row_min": lambda x: x.amin(-1, keepdim=True),
-        "row_welford": lambda x: torch.var_mean(x, -1, correction=0, keepdim=True),
-        "gelu": torch.nn.functional.gelu,
-        "silu": torch.nn.functional.silu,
-    }
-
-    def const(self, value: float) -> float:
-        return value
-
-    def field(self, stats: tuple[Tensor, Tensor], field: str) -> Tensor:
-        return stats[("var", "mean").index(field)]
-
-    def __getattr__(self, op: str) -> Callable[..., Any]:
-        return self._FUNCTIONS.get(op) or getattr(torch, op)
+from comfuse.generator.spec import DType, Space
+from tests.gpu.algebra import Algebra, Program
 
 
 def _add_all(a: Algebra, *values: Any) -> Any:

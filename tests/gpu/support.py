@@ -1,21 +1,25 @@
-"""Inputs, tolerances and launches shared by the tests."""
+"""Inputs and launches shared by the tests; what is compared with what is in compare.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from bench.launch import prepare
-from comfuse.generator.spec import DType, FusedSpec, Space
+from bench.launch import forced_plan, prepare
+from comfuse import ops
+from comfuse.generator import plan as planner
+from comfuse.generator.passes.infer import spaces
+from comfuse.generator.plan import KernelPlan
+from comfuse.generator.spec import DType, FusedSpec, Major, Space
 from comfuse.library import LoadedKernel
-from tests.gpu.programs import TORCH_DTYPES, Program
+from tests.gpu.algebra import TORCH_DTYPES, Geometry, In, Program
+from tests.gpu.kernels import Kernels
+from tests.gpu.outputs import PATTERNS, Outputs, bits, picked
 
 DEVICE = "cuda"
-GUARD_ROWS = 130  # rows behind an output that must stay as they were: more than a tile's
 
 
 @dataclass(frozen=True)
@@ -31,175 +35,267 @@ class Case:
     schedule: str | None = None
     k: int = 72
     cluster_n: int | None = None
+    a_major: Major = Major.K
+    b_major: Major = Major.K
+    batched: bool = False
 
     def __str__(self) -> str:
-        tail = self.schedule or "planned"
-        cluster = f"-c{self.cluster_n}" if self.cluster_n else ""
-        return f"{self.program.name}-n{self.n}-{self.dtype.value}-{tail}{cluster}"
+        parts = [self.program.name, f"n{self.n}", self.dtype.value]
+        if Major.MN in (self.a_major, self.b_major):
+            parts.append(f"{self.a_major.value}-{self.b_major.value}")
+        parts += ["batched"] if self.batched else []
+        parts.append(self.schedule or "planned")
+        parts += [f"c{self.cluster_n}"] if self.cluster_n else []
+        return "-".join(parts)
 
     @property
     def spec(self) -> FusedSpec:
-        return self.program.spec(self.n, self.k, self.dtype)
+        return self.spec_of(self.k)
+
+    @property
+    def may_be_refused(self) -> bool:
+        """A program need not fit every schedule, but the planner has to find one for it."""
+        return self.schedule is not None
+
+    def plan(self) -> KernelPlan:
+        if self.schedule is None:
+            return planner.plan(self.spec)
+        return forced_plan(self.spec, self.schedule, self.cluster_n)
+
+    def spec_of(self, k: int) -> FusedSpec:
+        geometry = Geometry(self.n, k, self.dtype, self.a_major, self.b_major, self.batched)
+        return self.program.spec(geometry)
+
+    def text(self, k: int) -> str:
+        """What the op calls this case: the text of its spec, with the schedule in an output's name, so that
+        each schedule is served by its own kernel.
+        """
+        spec = self.spec_of(k)
+        if self.schedule is None:
+            return spec.text()
+        suffix = f"_{self.schedule}_{self.cluster_n or 0}".replace("-", "_")
+        first, *rest = spec.outputs
+        return replace(spec, outputs=(replace(first, name=first.name + suffix), *rest)).text()
 
 
 @dataclass
 class Tensors:
-    """The inputs of one launch, and its float64 reference on some of the rows."""
+    """The inputs of one launch, and its float64 reference.
 
-    program: Program
+    ``a`` (..., K) and ``b``, one for each product, (N, K); batched (batch, M, K) and (N, K) or
+    (batch, N, K).  ``operands`` in the shapes that the op takes.  ``rows``: those that are compared, all of
+    them where a reduction runs over the rows.
+    """
+
+    case: Case
     a: Tensor
-    b: Tensor
+    b: tuple[Tensor, ...]
     operands: tuple[Tensor, ...]
-    output_dtypes: tuple[torch.dtype, ...]
-    output_spaces: tuple[Space, ...]
     rows: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        m = self.a.shape[0]
+        m = self.m
         borders = (0, 1, 63, 64, 127, 128, 129, 255, 256, m - 129, m - 128, m - 2, m - 1)
         spread = range(0, m, max(1, m // 200))
+        if any(node.op.startswith(("col_", "full_")) for node in self.case.spec.nodes):
+            spread = range(m)
         self.rows = torch.tensor(sorted({r for r in (*borders, *spread) if 0 <= r < m}), device=self.a.device)
 
     @property
+    def program(self) -> Program:
+        return self.case.program
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        return tuple(self.a.shape[:-1])
+
+    @property
     def m(self) -> int:
-        return self.a.shape[0]
+        """Rows of a batch."""
+        return self.a.shape[-2] if self.case.batched else self.lead_size
+
+    @property
+    def lead_size(self) -> int:
+        return torch.Size(self.lead).numel()
 
     @property
     def n(self) -> int:
-        return self.b.shape[0]
+        return self.case.n
+
+    @property
+    def k(self) -> int:
+        return self.a.shape[-1]
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return tuple(o.name for o in self.program.outputs)
+
+    @property
+    def output_spaces(self) -> tuple[Space, ...]:
+        spec = self.case.spec
+        return tuple(spaces(spec)[o.node] for o in spec.outputs)
+
+    def outputs(self, layouts: Mapping[str, str] | None = None) -> Outputs:
+        """Poisoned outputs for one launch: see Outputs for their layouts."""
+        device = str(self.a.device)
+        return Outputs(self.case.spec, self.output_spaces, self.lead, layouts, device)
 
     def reference(self, rows: Tensor | None = None) -> tuple[Tensor, ...]:
-        """float64 results on these rows, by default ``self.rows``."""
+        """float64 results in the order of Outputs.tiles, on these rows, by default ``self.rows``."""
         rows = self.rows if rows is None else rows
-        acc = self.a[rows].double() @ self.b.double().t()
-        sampled = []
-        spaces = [space for _, space, _ in self.program.operands if space is not Space.SCALAR]
-        for tensor, space in zip(self.operands, spaces, strict=True):
-            sampled.append(tensor if space is Space.ROW else tensor[rows])
-        return self.program.reference(acc, tuple(sampled))
+        a = (self.a if self.case.batched else self.a.reshape(-1, self.k)).index_select(-2, rows).double()
+        acc = [a @ b.double().mT for b in self.b]
+        inputs = [o for o in self.program.operands if o.space is not Space.SCALAR]
+        sampled = [self._sampled(o, x, rows) for o, x in zip(inputs, self.operands, strict=True)]
+        results = self.program.reference(acc, sampled, rows, self.m)
+        return tuple(
+            self._shaped(result, space, acc[0].shape)
+            for result, space in zip(results, self.output_spaces, strict=True)
+        )
+
+    def _sampled(self, operand: In, tensor: Tensor, rows: Tensor) -> Tensor:
+        """An operand as the reference takes it: broadcast to (batches, rows, N), or (rows, N)."""
+        batched, space = self.case.batched, operand.space
+        if space is Space.ROW:
+            return tensor if tensor.dim() != 2 or not batched else tensor[:, None, :]
+        if not batched:
+            tensor = tensor.reshape(-1, self.n if space is Space.TILE else 1)
+        elif space is Space.COLUMN and tensor.dim() == 1:
+            tensor = tensor[:, None]
+        return picked(tensor, Space.TILE, rows)
+
+    def _shaped(self, value: Tensor, space: Space, tile: torch.Size) -> Tensor:
+        if space is Space.TILE:
+            return value.expand(tile)
+        if space is Space.GROUP:
+            assert self.program.group is not None
+            return value.expand(tile)[..., :: self.program.group]
+        if space is Space.COLUMN:
+            return value.expand(*tile[:-1], 1)[..., 0]
+        return value.reshape(self.n if space is Space.ROW else ())
 
 
 def make_tensors(
-    case: Case, m: int, k: int, *, seed: int = 0, integers: bool = False, row_offset: float = 0.0
+    case: Case,
+    m: int | tuple[int, ...],
+    k: int,
+    *,
+    seed: int = 0,
+    integers: bool = False,
+    row_offset: float = 0.0,
+    shared: Collection[str] = (),
+    device: str = DEVICE,
 ) -> Tensors:
     """Fresh random inputs: a GEMM of unit variance, tile operands whose rows have different means.
 
-    ``integers``: small whole numbers, whose GEMM is exact in float32.  ``row_offset`` is added to the first
-    tile operand.
+    Args:
+        m: A's leading sizes; with the case batched, (batches, M).
+        integers: small whole numbers, whose GEMM is exact in float32.
+        row_offset: is added to the first tile operand.
+        shared: of a batched case, the operands, and "b", that all batches share.  A strided operand repeats
+            the rows of the last leading size.
     """
-    generator = torch.Generator(DEVICE).manual_seed(1_000_003 * m + 1_009 * case.n + 17 * k + seed)
-    spec, dtype = case.spec, TORCH_DTYPES[case.dtype]
+    lead = (m,) if isinstance(m, int) else m
+    generator = torch.Generator(device).manual_seed(hash((lead, case.n, k, seed)) % 2**31)
+    dtype, n = TORCH_DTYPES[case.dtype], case.n
 
     def random(*size: int) -> Tensor:
         if integers:
-            return torch.randint(-2, 3, size, device=DEVICE, generator=generator).float()
-        return torch.randn(*size, device=DEVICE, generator=generator)
+            return torch.randint(-2, 3, size, device=device, generator=generator).float()
+        return torch.randn(*size, device=device, generator=generator)
 
-    a, b = random(m, k).to(dtype), random(case.n, k)
-    b = (b if integers else b / k**0.5).to(dtype)
-    operands = []
-    for o in spec.operands:
+    def value(o: In) -> Tensor:
+        nonlocal row_offset
+        of_all = case.batched and o.name in shared
+        rows = lead[-1:] if of_all or o.strided else lead
+        size = {Space.TILE: (*rows, n), Space.ROW: (n,), Space.COLUMN: rows}[o.space]
+        if case.batched and not of_all:
+            size = {Space.ROW: (lead[0], n), Space.COLUMN: (*rows, 1)}.get(o.space, size)
+        element = TORCH_DTYPES[o.dtype or case.dtype]
+        if element is torch.bool:
+            return torch.rand(size, device=device, generator=generator) < 0.5
+        if not element.is_floating_point:
+            low, high = (0, n) if o.space is Space.COLUMN else (0 if element is torch.uint8 else -8, 9)
+            return torch.randint(low, high, size, device=device, generator=generator).to(element)
         if o.space is Space.TILE:
-            value = random(m, case.n) + (0 if integers else 3 * random(m, 1)) + row_offset
+            drawn = random(*size) + (0 if integers else 3 * random(*size[:-1], 1)) + row_offset
             row_offset = 0.0
-        elif o.space is Space.ROW:
-            value = random(case.n)
-        elif o.space is Space.COLUMN:
-            value = random(m).abs() + 0.5
         else:
-            continue
-        operands.append(value.to(TORCH_DTYPES[o.dtype]))
-    dtypes = tuple(TORCH_DTYPES[o.dtype] for o in spec.outputs)
-    return Tensors(case.program, a, b, tuple(operands), dtypes, _output_spaces(spec))
+            drawn = random(*size).abs() + 0.5 if o.space is Space.COLUMN else random(*size)
+        drawn = drawn.to(element)
+        return drawn.expand(*lead, n) if o.strided else drawn
+
+    a = laid_out(random(*lead, k).to(dtype), case.a_major)
+    b = []
+    for _ in range(case.program.products):
+        batches = (lead[0],) if case.batched and "b" not in shared else ()
+        factor = random(*batches, n, k)
+        b.append(laid_out((factor if integers else factor / k**0.5).to(dtype), case.b_major))
+    operands = tuple(value(o) for o in case.program.operands if o.space is not Space.SCALAR)
+    return Tensors(case, a, tuple(b), operands)
 
 
-def _output_spaces(spec: FusedSpec) -> tuple[Space, ...]:
-    """Spaces of the outputs: a value is a tile if it reads one other than through a row reduction."""
-    spaces: list[Space] = []
-    for node in spec.nodes:
-        if node.op == "gemm":
-            spaces.append(Space.TILE)
-        elif node.op == "load":
-            assert node.operand is not None
-            spaces.append(spec.operands[node.operand].space)
-        elif node.op.startswith("row_") or node.op == "field":
-            spaces.append(Space.COLUMN)
-        else:
-            joined = Space.SCALAR
-            for i in node.inputs:
-                joined = joined.join(spaces[i])
-            spaces.append(joined)
-    return tuple(spaces[o.node] for o in spec.outputs)
+def laid_out(x: Tensor, major: Major, extra: int = 0) -> Tensor:
+    """The same values, the last dimension contiguous or the one before it; NaN between the rows.
 
-
-class Outputs:
-    """Output tensors of one launch: NaN before it, and followed by rows that must not be written."""
-
-    def __init__(self, t: Tensors) -> None:
-        self._guarded = []
-        for dtype, space in zip(t.output_dtypes, t.output_spaces, strict=True):
-            size = (t.m + GUARD_ROWS, t.n) if space is Space.TILE else (t.m + GUARD_ROWS,)
-            self._guarded.append(torch.full(size, float("nan"), device=DEVICE, dtype=dtype))
-        self.tensors = tuple(g[: t.m] for g in self._guarded)
-
-    def poison(self) -> None:
-        for g in self._guarded:
-            g.fill_(float("nan"))
-
-    def check_guards(self) -> None:
-        """Nothing was written behind the last row, and nothing before it was left out."""
-        for g, t in zip(self._guarded, self.tensors, strict=True):
-            assert bool(torch.isnan(g[t.shape[0] :]).all()), "a row behind the output was written"
-            assert not bool(torch.isnan(t).any()), (
-                f"{int(torch.isnan(t).sum())} elements are NaN or unwritten"
-            )
+    Rows are ``extra`` elements further apart than they have to be for TMA.
+    """
+    if major is Major.MN:
+        return laid_out(x.mT, Major.K, extra).mT
+    wide = x.new_full((*x.shape[:-1], -(-x.shape[-1] // 8) * 8 + extra), float("nan"))
+    wide[..., : x.shape[-1]] = x
+    return wide[..., : x.shape[-1]]
 
 
 def launcher(kernel: LoadedKernel, t: Tensors, out: Outputs) -> Callable[[], None]:
-    return prepare(kernel, t.a, t.b, t.operands, out.tensors, t.program.scalars)
+    """A launch of the kernel alone, on a workspace of its own."""
+    return prepare(kernel, t.case.spec_of(t.k), t.a, t.b, t.operands, out.tensors, t.program.scalars)
+
+
+def caller(kernels: Kernels, t: Tensors, out: Outputs) -> Callable[[], None]:
+    """A call of the op, into these outputs, that runs the case's kernel."""
+    text, operands = t.case.text(t.k), [*t.b[1:], *t.operands]
+    kernels.serve(t.case, text)
+    return lambda: ops.region_out(text, t.a, t.b[0], operands, list(t.program.scalars), list(out.tensors))
 
 
 def run(kernel: LoadedKernel, t: Tensors) -> tuple[Tensor, ...]:
-    """One launch into poisoned outputs, checked for what was and was not written."""
-    out = Outputs(t)
+    """The results of one launch, in the order of Outputs.tiles, checked for what was and was not written."""
+    out = t.outputs()
     launcher(kernel, t, out)()
     torch.cuda.synchronize()
     out.check_guards()
-    return out.tensors
+    out.check_finite()
+    return out.tiles
 
 
-def tolerance(dtype: torch.dtype, count: int) -> float:
-    """Relative Frobenius error allowed for ``count`` elements: one rounding to ``dtype``, and float32's share.
-
-    A rounding errs by at most half a unit in the last place, 2^-8 of a bf16 value; over many values the
-    root of the mean square stays below half of that.
+def written(launch: Callable[[], None], out: Outputs) -> tuple[Tensor, ...]:
+    """The results of two launches, in the order of Outputs.tiles, whose outputs started from different bytes:
+    the same bits both times, and nothing around them.  For values and dtypes without a NaN to tell.
     """
-    rounding = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10, torch.float32: 0.0}[dtype]
-    return rounding / (2 if count >= 256 else 1) + 4e-5
+    results = []
+    for pattern in PATTERNS:
+        out.poison(pattern)
+        launch()
+        torch.cuda.synchronize()
+        out.check_guards(pattern)
+        results.append([x.clone() for x in out.tiles])
+    for slot, first, second in zip(out.slots, *results, strict=True):
+        differ = bits(first) != bits(second)
+        assert not bool(differ.any()), (
+            f"{slot.name}: {int(differ.sum())} of {differ.numel()} elements unwritten, or other bits the"
+            f" second time; the first at {differ.nonzero()[0].tolist()}"
+        )
+    return tuple(results[0])
 
 
-def relative_error(output: Tensor, reference: Tensor) -> float:
-    return float((output.double() - reference).norm() / reference.norm())
+def run_op(kernels: Kernels, t: Tensors, layouts: Mapping[str, str] | None = None) -> tuple[Tensor, ...]:
+    """Results of the op, in the order of Outputs.tiles: see written and, for the layouts, Outputs."""
+    out = t.outputs(layouts)
+    return written(caller(kernels, t, out), out)
 
 
-def check(t: Tensors, outputs: tuple[Tensor, ...], where: str = "") -> None:
-    """Outputs against float64 on the sampled rows."""
-    for (name, _), output, reference in zip(t.program.outputs, outputs, t.reference(), strict=True):
-        error, allowed = relative_error(output[t.rows], reference), tolerance(output.dtype, reference.numel())
-        assert error <= allowed, f"{where} {name}: error {error:.2e} against float64, {allowed:.2e} allowed"
-
-
-def poison_allocator(*likes: Tensor, copies: int = 4) -> None:
-    """Leave NaN in memory that the caching allocator hands out next for tensors of these sizes."""
-    held = [torch.full_like(t, float("nan")) for t in likes for _ in range(copies)]
-    torch.cuda.synchronize()
-    del held
-
-
-def bits(t: Tensor) -> Tensor:
-    """The bit patterns: NaNs compare equal too."""
-    return t.contiguous().view({2: torch.int16, 4: torch.int32}[t.element_size()])
-
-
-def same_bits(a: Any, b: Any) -> bool:
-    return bool(torch.equal(bits(a), bits(b)))
+def run_kernel(kernels: Kernels, t: Tensors) -> tuple[Tensor, ...]:
+    """Results of the kernel alone, in the order of Outputs.tiles: see written."""
+    out = t.outputs()
+    return written(launcher(kernels(t.case), t, out), out)

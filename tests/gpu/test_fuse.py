@@ -13,7 +13,7 @@ from torch import Tensor
 
 import comfuse
 from comfuse.generator.spec import FusedSpec
-from tests.gpu.support import relative_error, same_bits, tolerance
+from tests.gpu.compare import relative_error, same_bits, tolerance
 from tests.gpu.test_ops import no_fallback  # noqa: F401
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("kernels", "no_fallback")]

@@ -15,7 +15,8 @@ import comfuse
 from comfuse import fallbacks, ops
 from comfuse.generator import catalog
 from comfuse.generator.spec import DType, FusedSpec
-from tests.gpu.support import poison_allocator, relative_error, tolerance
+from tests.gpu.compare import relative_error, tolerance
+from tests.gpu.outputs import poison_allocator
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("kernels", "no_fallback")]
 

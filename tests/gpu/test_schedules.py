@@ -6,8 +6,9 @@ import pytest
 
 from bench.launch import SCHEDULES
 from comfuse.generator.spec import DType
+from tests.gpu.compare import check, same_bits
 from tests.gpu.programs import BARE, BIAS, LAYERNORM, SOFTMAX, gemma_chain
-from tests.gpu.support import Case, check, make_tensors, run, same_bits
+from tests.gpu.support import Case, make_tensors, run
 
 pytestmark = pytest.mark.gpu
 

@@ -7,7 +7,8 @@ import gc
 import pytest
 import torch
 
-from tests.gpu.support import poison_allocator, relative_error, same_bits, tolerance
+from tests.gpu.compare import relative_error, same_bits, tolerance
+from tests.gpu.outputs import poison_allocator
 from tests.gpu.test_ops import OpCase, OpInputs, make_inputs, no_fallback  # noqa: F401
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("kernels", "no_fallback")]
