@@ -11,13 +11,15 @@ import click
 import comfuse
 from comfuse.errors import ComFuseError
 from comfuse.generator.plan import GPUS
+from comfuse.generator.spec import DType
 
 _SHAPES = click.option(
     "--shapes",
     required=True,
     metavar="NAME=VALUE ...",
     help='The function\'s inputs in one string, e.g. "x=bf16[16384,1024] w=bf16[1024,1024] eps=1e-5". '
-    "Tensors are DTYPE[SIZES] with bf16, fp16 or fp32; other values are numbers, true, false, none.",
+    f"Tensors are DTYPE[SIZES] with {', '.join(d.value for d in DType)}; other values are numbers, true, "
+    "false, none.",
 )
 _GPU = click.option(
     "--gpu", type=click.Choice(list(GPUS)), default="h200", show_default=True, help="The GPU to plan for."

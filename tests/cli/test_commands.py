@@ -113,7 +113,7 @@ def test_emit_a_refusal_is_a_message():
             "unexpected keyword argument 'z'; the function's arguments are x, w",
         ),
         (f"{PROGRAM}:fused", "x w", "'x' is not NAME=VALUE"),
-        (f"{PROGRAM}:fused", "x=int8[2] w=1", "x: unknown dtype 'int8'; allowed: bf16, fp16, fp32"),
+        (f"{PROGRAM}:fused", "x=int4[2] w=1", "x: unknown dtype 'int4'; allowed: bf16, fp16, fp32"),
         (f"{PROGRAM}:fused", "x=bf16[2 w=1", "x: 'bf16[2' is no tensor like bf16"),
         (f"{PROGRAM}:fused", "x=1.5 w=none", "no matrix product|the function raised"),
     ],

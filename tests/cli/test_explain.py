@@ -1,0 +1,74 @@
+"""What ``explain`` says of programs of every shape."""
+
+from __future__ import annotations
+
+import pytest
+
+from comfuse import explain
+from comfuse.generator.builder import SpecBuilder
+from comfuse.generator.spec import DType, FusedSpec, Major, Space
+
+BF16, FP32 = DType.BF16, DType.FP32
+
+
+def text(spec: FusedSpec, m: int = 8192) -> list[str]:
+    return [line.strip() for line in str(explain(spec, m)).split("\n")]
+
+
+def test_tails_say_who_stores_what():
+    b = SpecBuilder(4096, 1024, BF16)
+    x = b.op("relu", b.gemm(), name="x")
+    b.output("total", b.op("row_sum", x), FP32)
+    b.output("sums", b.op("col_sum", x), FP32)
+    b.output("loss", b.op("full_sum", x), FP32)
+    said = text(b.spec())
+    behind = said.index("behind them, without waiting")
+    assert said[behind + 1 : behind + 4] == [
+        "the last tile of each row block stores total",
+        "the last tile of each block of columns stores sums",
+        "the last tile of all stores loss",
+    ]
+    assert "reduces x by col_sum" in said
+    assert (
+        "reductions along rows: by the last tile of a row block, from partials in a workspace in L2" in said
+    )
+
+
+def test_groups_layouts_products_and_strides():
+    b = SpecBuilder(1024, 1024, BF16, products=2, group=64, a_major=Major.MN, b_major=Major.MN)
+    gate, up = b.gemm(0, "gate"), b.gemm(1, "up")
+    h = b.op("add", b.op("mul", gate, up), b.load("position", Space.TILE, BF16, strided=True), name="h")
+    y = b.op("mul", h, b.op("rsqrt", b.op("group_sumsq", h, name="squares"), name="rrms"))
+    b.output("y", b.op("add", y, b.load("residual", Space.TILE, BF16)), BF16)
+    said = text(b.spec())
+    assert (
+        "M = 8192, N = 1024, K = 1024, bf16, 2 products, A contiguous along M, B contiguous along N" in said
+    )
+    assert "h = a @ b0.T * (a @ b1.T) + position" in said
+    assert "position: (M, N) bf16, rows at any strides" in said
+    assert "reads position from global memory" in said
+    assert "streams residual through shared memory" in said
+    assert "per row and 64 columns, in registers: rrms" in said
+    assert "gate and up share A and accumulate side by side" in said
+
+
+def test_feedback_of_a_column_is_shown_as_two_kernels():
+    b = SpecBuilder(1024, 512, BF16)
+    x = b.gemm()
+    stats = b.op("col_welford", x, name="stats")
+    b.output("y", b.op("sub", x, b.field(stats, "mean"), name="centred"), BF16)
+    explanation = explain(b.spec(), 8192)
+    assert explanation.plan is None
+    assert explanation.refused.startswith("centred: reads 'stats', which is complete only when all tiles are")
+    assert len(explanation.stages) == 2
+    said = text(b.spec())
+    assert "not fused: " + explanation.refused in said
+    assert "the last tile of each block of columns stores mean" in said
+    assert said.index("kernel 1 of 2") < said.index("kernel 2 of 2") < said.index("y = a @ b.T - mean")
+
+
+@pytest.mark.parametrize("gpu", ["h200", "h100:114"])
+def test_any_gpu_of_the_planner(gpu):
+    b = SpecBuilder(1024, 512, BF16)
+    b.output("y", b.gemm(), BF16)
+    assert f"kernel for {gpu}" in str(explain(b.spec(), gpu=gpu))
