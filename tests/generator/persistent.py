@@ -3,7 +3,9 @@
 It knows what the device code does in which order (csrc/include/comfuse/sm90/kernel.hpp), and nothing of
 time: every agent advances as far as it can, until all are done or none can move.  No step of one agent
 ever takes away what another waits for, so the order in which they move does not matter.  Agents of a CTA
-are its producer of GEMM operands, its producer of tile operands and its consumer warpgroups.
+are its producer of GEMM operands, its producer of tile operands, its consumer warpgroups, and its collector,
+which takes partial results of column and full reductions.  Tails are left out: whoever arrives last does the
+work, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ class Machine:
     k_blocks: int = 3
     slots: int = 1  # of a ring of tile operands; each member of a team has one, for its rows
     loads: tuple[int, ...] = ()  # pieces of tile operands that each phase reads
+    # Whether the tiles of a row block wait for each other behind each phase but the last; empty: always.
+    waits: tuple[bool, ...] = ()
+    collected_phase: int | None = None  # behind which the collector's buffers are filled
 
     @property
     def teams(self) -> int:
@@ -47,6 +52,9 @@ class Machine:
 
     def loads_of(self, phase: int) -> int:
         return self.loads[phase] if self.loads else 0
+
+    def waits_behind(self, phase: int) -> bool:
+        return self.waits[phase] if self.waits else True
 
     @property
     def last_phase_with_loads(self) -> int:
@@ -77,6 +85,8 @@ class Cta:
     read_of: list[int] = field(default_factory=list)  # pieces read in the phase
     in_epilogue: list[bool] = field(default_factory=list)
     passed: list[int] = field(default_factory=list)  # the last item after which it gave up the slots' turn
+    filled: list[int] = field(default_factory=list)  # the last item whose partial results it has left
+    collected: int = 0  # items whose partial results the collector has taken, in order
 
     def __post_init__(self) -> None:
         m = self.machine
@@ -85,6 +95,7 @@ class Cta:
         self.phase_of, self.read_of = [0] * warpgroups, [0] * warpgroups
         self.in_epilogue = [False] * warpgroups
         self.passed = [-1] * warpgroups
+        self.filled = [-1] * warpgroups
         for work in range(self.cluster, m.items, m.clusters):
             block, position = divmod(work, m.clusters_n)
             self.tiles.append((block, position * m.cluster_n + self.rank))
@@ -94,7 +105,8 @@ class Cta:
         return warpgroup % self.machine.team_size
 
     def done(self) -> bool:
-        return all(item >= len(self.tiles) for item in self.item_of)
+        finished = all(item >= len(self.tiles) for item in self.item_of)
+        return finished and (self.machine.collected_phase is None or self.collected == len(self.tiles))
 
 
 class Simulation:
@@ -113,7 +125,7 @@ class Simulation:
 
     def _agents(self) -> list:
         consumers = [partial(self._consume, w=w) for w in range(self.machine.teams * self.machine.team_size)]
-        return [self._produce_gemm, self._produce_pieces, *consumers]
+        return [self._produce_gemm, self._produce_pieces, self._collect, *consumers]
 
     # --- producers ---
 
@@ -146,6 +158,17 @@ class Simulation:
         cta.pieces_of_phase += 1
         return True
 
+    def _collect(self, cta: Cta) -> bool:
+        """Takes what the warps of a team have left of the next item, phantoms included."""
+        if self.machine.collected_phase is None or cta.collected >= len(cta.tiles):
+            return False
+        size = self.machine.team_size
+        first = cta.collected % self.machine.teams * size
+        if any(cta.filled[v] < cta.collected for v in range(first, first + size)):
+            return False
+        cta.collected += 1
+        return True
+
     # --- consumers ---
 
     def _consume(self, cta: Cta, w: int) -> bool:
@@ -158,7 +181,7 @@ class Simulation:
         if sum(self.machine.loads) and not self._has_slot_turn(cta, item):
             return False
         if cta.read_of[w] == 0 and phase > 0:
-            if not self._row_group_has(tile, phase - 1):
+            if self.machine.waits_behind(phase - 1) and not self._row_group_has(tile, phase - 1):
                 return False
             if phase - 1 == self.machine.last_phase_with_loads:
                 cta.passed[w] = item  # only now, behind the wait for the row group
@@ -168,6 +191,10 @@ class Simulation:
             cta.consumed[ring] += 1
             cta.read_of[w] += 1
             return True
+        if phase == self.machine.collected_phase:
+            if cta.collected <= item - self.machine.teams:
+                return False  # the team's buffer still holds its item before
+            cta.filled[w] = item
         self.published[tile, phase] = self.published.get((tile, phase), 0) + 1
         cta.read_of[w] = 0
         cta.phase_of[w] += 1

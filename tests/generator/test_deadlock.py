@@ -1,4 +1,4 @@
-"""The persistent schedule with its row-group exchange makes progress, whatever the shape.
+"""The persistent schedule with its row-group exchange and its collector makes progress, whatever the shape.
 
 The argument: a tile waits for tiles of its own row block only.  If a row block's tiles number at most the
 grid's CTAs, each CTA has at most one of them, and whatever it must finish before lies in earlier blocks.
@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comfuse.generator import catalog
-from comfuse.generator.plan import SCHEDULES, SHAPES, Refusal, candidates
+from comfuse.generator.builder import SpecBuilder
+from comfuse.generator.plan import SCHEDULES, SHAPES, KernelPlan, Refusal, candidates
 from comfuse.generator.spec import DType
 
 from .persistent import Machine, Simulation
@@ -51,6 +52,28 @@ def test_progress(data: st.DataObject) -> None:
         k_blocks=data.draw(st.integers(1, 5)),
         slots=data.draw(st.integers(1, 3)),
         loads=tuple(data.draw(st.lists(st.integers(0, 3), min_size=phases, max_size=phases))),
+        waits=tuple(data.draw(st.lists(st.booleans(), min_size=phases, max_size=phases))),
+        collected_phase=data.draw(st.none() | st.integers(0, phases - 1)),
+    )
+    assert finishes(machine)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_without_waits_any_width_makes_progress(data: st.DataObject) -> None:
+    """Tails and groups: a row block may have many more tiles than the grid has CTAs."""
+    phases = data.draw(st.integers(1, 3))
+    machine = Machine(
+        row_blocks=data.draw(st.integers(1, 4)),
+        tiles_n=data.draw(st.integers(1, 40)),
+        cluster_n=data.draw(st.sampled_from([1, 2])),
+        clusters=data.draw(st.integers(1, 5)),
+        schedule=data.draw(st.sampled_from(list(SCHEDULES))),
+        phases=phases,
+        k_blocks=data.draw(st.integers(1, 3)),
+        loads=tuple(data.draw(st.lists(st.integers(0, 2), min_size=phases, max_size=phases))),
+        waits=(False,) * phases,
+        collected_phase=data.draw(st.none() | st.integers(0, phases - 1)),
     )
     assert finishes(machine)
 
@@ -85,6 +108,16 @@ def test_the_simulation_finds_the_deadlock_of_too_wide_a_row(
 
 def test_one_phase_never_waits() -> None:
     assert finishes(Machine(3, 9, 1, 2, "pingpong", phases=1))
+
+
+def test_the_planner_lets_any_width_pass_that_nobody_waits_for() -> None:
+    b = SpecBuilder(1 << 18, 64, DType.BF16)
+    x = b.gemm()
+    b.output("lse", b.field(b.op("row_softmax", x), "lse"), DType.FP32)
+    b.output("sums", b.op("col_sum", x), DType.FP32)
+    for c in candidates(b.spec()):
+        assert isinstance(c, KernelPlan)
+        assert not c.program.waits
 
 
 def test_the_planner_refuses_what_would_deadlock() -> None:
