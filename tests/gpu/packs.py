@@ -44,7 +44,7 @@ class _Pack:
 def find(source: KernelSource) -> Packed | None:
     """The kernel, if a pack with it was built from the same headers with the same flags."""
     try:
-        path = Path(json.loads(_note(source).read_text())["library"])
+        path = settings.cache_dir() / json.loads(_note(source).read_text())["library"]
     except (OSError, ValueError, KeyError):
         return None
     return Packed(source.name, path) if path.is_file() else None
@@ -101,7 +101,8 @@ def _build(sources: Sequence[KernelSource]) -> Path:
         note = _note(source)
         note.parent.mkdir(parents=True, exist_ok=True)
         private = note.with_suffix(f".{os.getpid()}")
-        private.write_text(json.dumps({"library": str(path)}))
+        # Relative, so that a cache built elsewhere can be brought along.
+        private.write_text(json.dumps({"library": str(path.relative_to(settings.cache_dir()))}))
         private.replace(note)
     return path
 
