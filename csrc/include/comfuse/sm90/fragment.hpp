@@ -6,8 +6,7 @@
 #pragma once
 
 #include "comfuse/functors.hpp"
-#include "comfuse/program.hpp"
-#include "comfuse/sm90/instructions.hpp"
+#include "comfuse/sm90/strided.hpp"
 
 namespace comfuse::sm90 {
 
@@ -22,21 +21,68 @@ struct Fragment {
 };
 CF_DEVICE int first_column_of_thread() { return 8 * (lane_id() % 4); }
 
-// What a fragment's expressions can read.  `Kernel` gives the operands' places, `PhaseT` the columns.
+// What a phase's expressions can read, and where it lies.  One for each tile and phase; the last members
+// say which of its fragments is at hand.
 template <class Kernel, class PhaseT>
 struct FragmentSource {
-  Fragment acc;
-  uint8_t const* vectors;                          // the tile's part of every vector, in shared memory
-  float const (*columns)[2 * Kernel::kFragments];  // [column of the phase][2 i + half]
-  float const* scalars;
-  uint8_t const* const* tiles;                     // the slots that hold the tile operands' values
-  int i;                                           // which 64 rows
-  int column;                                      // first column of the fragment in its tile
-  int row;                                         // first row of the warp's 16 in a slot
+  static constexpr int kRows = 2 * Kernel::kFragments;  // a thread's rows of the tile: 2 i + half
+  using StridedOperands = typename Filter<IsStridedTile, typename Kernel::OperandList>::type;
+  using StridedOutputs = typename Filter<IsStridedStore, typename PhaseT::Effects>::type;
+
+  typename Kernel::Params const& params;
+  typename Kernel::Item const& item;
+  uint8_t const* vectors;          // the tile's part of every vector, in shared memory
+  int row;  // first of the warp's 16 rows in the tile; its fragments are 64 rows apart
+  float const (*columns)[kRows];  // [column of the phase][2 i + half]
+  StridedRows<kRows> operands[StridedOperands::size + 1], outputs[StridedOutputs::size + 1];
+
+  int i;  // which 64 rows
+  int column;  // first column of the fragment in its tile
+  float const (*groups)[kRows];  // [group value of the phase][2 i + half], for the group of these columns
+  uint8_t const* const* tiles;  // the slots that hold the tile operands' values
+  Fragment acc[Kernel::kProducts];
+
+  // `row_`: the first of the warp's 16 rows in the tile.
+  CF_DEVICE FragmentSource(typename Kernel::Params const& params_, typename Kernel::Item const& item_,
+                           uint8_t const* vectors_, int row_, float const (*columns_)[kRows])
+      : params(params_), item(item_), vectors(vectors_), row(row_), columns(columns_) {
+    locate(StridedOperands{}, StridedOutputs{});
+  }
+
+  // Where the thread's run of eight columns of the fragment at hand lies in the matrix.
+  CF_DEVICE int first_column() const { return item.column() + column + first_column_of_thread(); }
+  // How many of the eight exist: 8 or more, or none or less, or between where N is not a multiple of 8.
+  CF_DEVICE int existing_columns() const { return Kernel::kClippedN ? Kernel::N - first_column() : 8; }
+  // Within the batch.
+  CF_DEVICE int global_row(int half) const { return item.row() + row + 64 * i + 8 * half + lane_id() / 4; }
+  CF_DEVICE bool has_row(int half) const { return global_row(half) < params.m; }
+
+  template <class Leaf>
+  CF_DEVICE StridedRows<kRows> const& strided() const {
+    if constexpr (IsStridedTile<Leaf>::value)
+      return operands[index_among<IsStridedTile, Leaf>(StridedOperands{})];
+    else
+      return outputs[index_among<IsStridedStore, Leaf>(StridedOutputs{})];
+  }
 
   template <class>
   static constexpr bool binds = false;
   CF_DEVICE FragmentSource const& source() const { return *this; }
+
+ private:
+  template <class... Operand, class... Store>
+  CF_DEVICE void locate(List<Operand...>, List<Store...>) {
+    [[maybe_unused]] auto const row_of = [&](int r) {
+      return item.row() + row + 64 * (r / 2) + 8 * (r % 2) + lane_id() / 4;
+    };
+    [[maybe_unused]] int operand = 0, output = 0;
+    (operands[operand++].template locate<typename ElementOf<Operand>::type, 0>(
+         params.operands[ElementOf<Operand>::index], item.batch, params.m, row_of),
+     ...);
+    (outputs[output++].template locate<typename ElementOf<Store>::type, Kernel::N>(
+         params.outputs[ElementOf<Store>::index], item.batch, params.m, row_of),
+     ...);
+  }
 };
 
 // A scope in which expression X has been evaluated.
@@ -68,67 +114,111 @@ CF_DEVICE Fragment splat(float x) {
   for (int n = 0; n < kFragmentValues; ++n) f.v[n] = x;
   return f;
 }
+// A value for each of the thread's rows.
+CF_DEVICE Fragment splat_rows(float first, float second) {
+  Fragment f;
+#pragma unroll
+  for (int n = 0; n < kFragmentValues; ++n) f.v[n] = n / 2 % 2 == 0 ? first : second;
+  return f;
+}
 
-template <class Env>
-CF_DEVICE Fragment read(Env const& env, Acc) {
-  return env.source().acc;
+template <class Source, int P>
+CF_DEVICE Fragment read(Source const& source, Product<P>) {
+  return source.acc[P];
 }
-template <class Env, int Index>
-CF_DEVICE Fragment read(Env const& env, Scalar<Index>) {
-  return splat(env.source().scalars[Index]);
+template <class Source, int Index>
+CF_DEVICE Fragment read(Source const& source, Scalar<Index>) {
+  return splat(source.params.scalars[Index]);
 }
-template <class Env, uint32_t Bits>
-CF_DEVICE Fragment read(Env const&, Imm<Bits>) {
+template <class Source, uint32_t Bits>
+CF_DEVICE Fragment read(Source const&, Imm<Bits>) {
   return splat(__uint_as_float(Bits));
+}
+template <class Source>
+CF_DEVICE Fragment read(Source const& source, RowCount) {
+  return splat(float(source.params.m));
+}
+template <class Source>
+CF_DEVICE Fragment read(Source const& source, RowIndex) {
+  return splat_rows(float(source.global_row(0)), float(source.global_row(1)));
+}
+template <class Source>
+CF_DEVICE Fragment read(Source const& source, ColumnIndex) {
+  Fragment f;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) f.at(0, i) = f.at(1, i) = float(source.first_column() + i);
+  return f;
+}
+template <class Source, int Index, class X>
+CF_DEVICE Fragment read(Source const& source, Column<Index, X>) {
+  float const* c = source.columns[Index] + 2 * source.i;
+  return splat_rows(c[0], c[1]);
+}
+template <class Source, int Index, class X>
+CF_DEVICE Fragment read(Source const& source, Group<Index, X>) {
+  float const* g = source.groups[Index] + 2 * source.i;
+  return splat_rows(g[0], g[1]);
 }
 
 template <class Kernel, class P, int Index, class T>
 CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, RowVector<Index, T>) {
   auto const* x =
       reinterpret_cast<T const*>(source.vectors + Kernel::template vector_offset<RowVector<Index, T>>);
-  constexpr int kBlock = 16 / sizeof(T);
+  float run[8];
+  unpack(load_block(x + source.column + first_column_of_thread()), run);
   Fragment f;
 #pragma unroll
-  for (int i = 0; i < 8; i += kBlock) {
-    float block[kBlock];
-    load_block(x + source.column + first_column_of_thread() + i, block);
-#pragma unroll
-    for (int n = 0; n < kBlock; ++n) f.at(0, i + n) = f.at(1, i + n) = block[n];
-  }
-  return f;
-}
-
-template <class Kernel, class P, int Index, class X>
-CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, Column<Index, X>) {
-  float const* c = source.columns[Index] + 2 * source.i;
-  Fragment f;
-#pragma unroll
-  for (int n = 0; n < kFragmentValues; ++n) f.v[n] = c[n / 2 % 2];
+  for (int i = 0; i < 8; ++i) f.at(0, i) = f.at(1, i) = run[i];
   return f;
 }
 
 template <class X>
 struct Always : std::true_type {};
 
-template <class Kernel, class P, int Index, class T>
-CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, Tile<Index, T>) {
-  // A slot holds 64 rows of 32 columns, plainly: two rows of 16-bit elements fill all banks.
-  constexpr int kBlock = 16 / sizeof(T);
-  auto const* slot =
-      reinterpret_cast<T const*>(source.tiles[index_among<Always, Tile<Index, T>>(typename P::Tiles{})]);
+template <class T>
+CF_DEVICE Fragment unpack_runs(Block<T> const (&blocks)[2]) {
   Fragment f;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    T const* x = slot + (source.row + 8 * half + lane_id() / 4) * kFragmentColumns + first_column_of_thread();
+    float run[8];
+    unpack(blocks[half], run);
 #pragma unroll
-    for (int i = 0; i < 8; i += kBlock) {
-      float block[kBlock];
-      load_block(x + i, block);
-#pragma unroll
-      for (int n = 0; n < kBlock; ++n) f.at(half, i + n) = block[n];
-    }
+    for (int i = 0; i < 8; ++i) f.at(half, i) = run[i];
   }
   return f;
+}
+
+template <class Kernel, class P, int Index, class T>
+CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, Tile<Index, T>) {
+  // A slot holds 64 rows of 32 columns, plainly: two rows of 16-bit elements fill all banks.
+  auto const* slot =
+      reinterpret_cast<T const*>(source.tiles[index_among<Always, Tile<Index, T>>(typename P::Tiles{})]);
+  T const* x = slot + (source.row % 64u + lane_id() / 4) * kFragmentColumns + first_column_of_thread();
+  Block<T> const blocks[2] = {load_block(x), load_block(x + 8 * kFragmentColumns)};
+  return unpack_runs(blocks);
+}
+
+template <class Kernel, class P, int Index, class T>
+CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, StridedTile<Index, T>) {
+  auto const& rows = source.template strided<StridedTile<Index, T>>();
+  int const count = source.existing_columns();
+  Block<T> blocks[2] = {};
+  if (rows.blocks && (Kernel::N % 8 == 0 || count >= 8)) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      load_block_if(count > 0 && source.has_row(half),
+                    rows.template row<T>(2 * source.i + half) + source.first_column(), blocks[half]);
+  } else {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        load_element_if(i < count && source.has_row(half),
+                        rows.template row<T>(2 * source.i + half) + source.first_column() + i, blocks[half],
+                        i);
+    }
+  }
+  return unpack_runs(blocks);
 }
 
 template <class Fn, class... F>

@@ -1,30 +1,59 @@
-// A fragment to global memory, straight from registers: a thread's eight columns are 16 or 32 bytes.
+// Fragments to global memory, straight from registers.
+//
+// `store(source, fragment, Effect{})` writes what exists of a fragment; `source` (fragment.hpp) says which
+// fragment it is.
 #pragma once
 
 #include "comfuse/sm90/fragment.hpp"
 
 namespace comfuse::sm90 {
 
-// Predicated, not branched around: a branch would end the scheduler's block at every store.
-CF_DEVICE void store_if(bool condition, void* p, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
-  asm volatile("{ .reg .pred q; setp.ne.s32 q, %5, 0; @q st.global.v4.u32 [%0], {%1, %2, %3, %4}; }" ::"l"(p),
-               "r"(x), "r"(y), "r"(z), "r"(w), "r"(int(condition)));
+template <class T>
+CF_DEVICE Block<T> pack_run(Fragment const& f, int half) {
+  float x[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = f.at(half, i);
+  return pack<T>(x);
 }
 
-// The thread's run of eight columns in one row; `row` is that row at the fragment's first column.
-template <class T>
-CF_DEVICE void store(Fragment const& f, int half, T* row, bool valid) {
-  T* out = row + first_column_of_thread();
-  if constexpr (sizeof(T) == 2) {
-    uint32_t r[4];
+// Rows start at multiples of 16 bytes and N is a multiple of 8: a run of eight columns exists or does not.
+template <class Kernel, class P, int Output, class T, class X>
+CF_DEVICE void store(FragmentSource<Kernel, P> const& source, Fragment const& f, TileStore<Output, T, X>) {
+  static_assert(Kernel::N % 8 == 0, "rows of such a matrix are not aligned: StridedStore");
+  CfTensor const& tensor = source.params.outputs[Output];
+  T* const base = Kernel::template base<T>(tensor, source.item) + source.first_column();
+  bool const exists = source.existing_columns() > 0;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) r[j] = Pair<T>::pack(f.at(half, 2 * j), f.at(half, 2 * j + 1));
-    store_if(valid, out, r[0], r[1], r[2], r[3]);
+  for (int half = 0; half < 2; ++half) {
+    int const row = source.global_row(half);
+    store_block_if(exists && row < source.params.m, base + row * tensor.stride, pack_run<T>(f, half));
+  }
+}
+
+template <class Kernel, class P, int Output, class T, class X>
+CF_DEVICE void store(FragmentSource<Kernel, P> const& source, Fragment const& f, StridedStore<Output, T, X>) {
+  CfTensor const& tensor = source.params.outputs[Output];
+  auto const& strided = source.template strided<StridedStore<Output, T, X>>();
+  int const count = source.existing_columns();
+  TwoLevels column(source.first_column(), tensor.column_period, Kernel::N);
+  int64_t offset = column.offset(tensor.column_outer, tensor.column_stride);
+  Block<T> const blocks[2] = {pack_run<T>(f, 0), pack_run<T>(f, 1)};
+  if (strided.blocks && (Kernel::N % 8 == 0 || count >= 8)) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      store_block_if(count > 0 && source.has_row(half), strided.template row<T>(2 * source.i + half) + offset,
+                     blocks[half]);
   } else {
+    int64_t const wrap = tensor.column_outer - column.period * tensor.column_stride;
 #pragma unroll
-    for (int i = 0; i < 8; i += 4)
-      store_if(valid, out + i, __float_as_uint(f.at(half, i)), __float_as_uint(f.at(half, i + 1)),
-               __float_as_uint(f.at(half, i + 2)), __float_as_uint(f.at(half, i + 3)));
+    for (int i = 0; i < 8; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        store_element_if(i < count && source.has_row(half),
+                         strided.template row<T>(2 * source.i + half) + offset, blocks[half], i);
+      offset += tensor.column_stride;
+      if (++column.inner == column.period) column.inner = 0, offset += wrap;
+    }
   }
 }
 
