@@ -148,10 +148,7 @@ class Epilogue {
 
     int const valid_columns = min(Kernel::TileN, Kernel::N - item.column());
     Reducers<typename P::Effects, kRows> reducers;
-    FragmentSource<Kernel, P> source;
-    source.vectors = shared_.vectors;
-    source.columns = columns;
-    source.scalars = params_.scalars;
+    FragmentSource<Kernel, P> source(params_, item, shared_.vectors, row_, columns);
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       Slots<P> slots;
@@ -160,11 +157,13 @@ class Epilogue {
       for (int i = 0; i < kFragments; ++i) {
         source.i = i;
         source.column = chunk * kFragmentColumns;
-        source.row = row_ % 64;
         source.tiles = slots.address[i];
         float* acc = accumulator[i] + source.column / 2;
 #pragma unroll
-        for (int n = 0; n < kFragmentValues; ++n) source.acc.v[n] = acc[n];
+        for (int p = 0; p < Kernel::kProducts; ++p) {
+#pragma unroll
+          for (int n = 0; n < kFragmentValues; ++n) source.acc[p].v[n] = acc[p * (Kernel::TileN / 2) + n];
+        }
         bool const exists = !Kernel::kClippedN || source.column + first_column_of_thread() < valid_columns;
         with_lets(source, typename P::Lets{}, [&](auto const& env) {
           perform_all(env, acc, reducers, item, exists, typename P::Effects{});
@@ -269,20 +268,13 @@ class Epilogue {
       auto& thread = threads[2 * env.source().i + half];
       if (exists) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) thread.add(f.at(half, i), first && i == 0);
+        for (int i = 0; i < 8; ++i) thread.add(f.at(half, i), first && i == 0, env.source().column + i);
       }
     }
   }
   template <class Env, class R, int Output, class T, class X>
-  CF_DEVICE void perform(Env const& env, float*, R&, Item const& item, bool exists, TileStore<Output, T, X>) {
-    auto const& source = env.source();
-    Fragment const f = evaluate<X>(env);
-    int64_t const stride = params_.outputs[Output].stride;
-    int const row = item.row() + row_ + source.i * 64 + lane_id() / 4;
-    T* out = static_cast<T*>(params_.outputs[Output].data) + row * stride + item.column() + source.column;
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      store(f, half, out + half * 8 * stride, exists && row + 8 * half < params_.m);
+  CF_DEVICE void perform(Env const& env, float*, R&, Item const&, bool, TileStore<Output, T, X>) {
+    store(env.source(), evaluate<X>(env), TileStore<Output, T, X>{});
   }
   template <class Env, class R, int Output, class T, class X>
   CF_DEVICE void perform(Env const&, float*, R&, Item const&, bool, ColumnStore<Output, T, X>) {}
