@@ -8,7 +8,9 @@ from functools import lru_cache
 from comfuse.generator.passes.canonicalise import canonicalise
 from comfuse.generator.passes.fold_shifts import fold_shifts
 from comfuse.generator.passes.fuse_activations import fuse_activations
-from comfuse.generator.passes.fuse_reductions import fuse_reductions
+from comfuse.generator.passes.fuse_derivatives import fuse_derivatives
+from comfuse.generator.passes.fuse_moments import fuse_moments
+from comfuse.generator.passes.fuse_softmax import fuse_softmax
 from comfuse.generator.passes.infer import infer
 from comfuse.generator.passes.verify import verify
 from comfuse.generator.spec import FusedSpec
@@ -20,7 +22,9 @@ PASSES: tuple[Pass, ...] = (
     infer,  # every node has a space, every output can be stored
     canonicalise,
     fuse_activations,
-    fuse_reductions,
+    fuse_derivatives,
+    fuse_moments,
+    fuse_softmax,
     canonicalise,  # clears what the fusions left over
     fold_shifts,
     canonicalise,

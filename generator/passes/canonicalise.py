@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from comfuse.generator.ops import ELEMENTWISE
+from comfuse.generator.ops import AXES, ELEMENTWISE, REDUCTIONS
 from comfuse.generator.passes.graph import Graph, moved, with_outputs
 from comfuse.generator.passes.infer import node_space
 from comfuse.generator.spec import FusedSpec, Node, Space
@@ -155,9 +155,9 @@ def _div_sqrt(graph: Graph, node: Node) -> int | None:
 
 
 def _div_per_row(graph: Graph, node: Node) -> int | None:
-    """A quotient by a value of the row: one reciprocal a row, one product an element."""
+    """A quotient by a value of the row or group: one reciprocal for it, one product an element."""
     a, b = node.inputs
-    if graph.spaces[a] is not Space.TILE or graph.spaces[b] not in (Space.COLUMN, Space.SCALAR):
+    if graph.spaces[a] is not Space.TILE or graph.spaces[b] in (Space.TILE, Space.ROW):
         return None
     inverse = graph.op(f"{graph.nodes[b].name}_inverse", "reciprocal", b)
     return graph.op(node.name, "mul", a, inverse)
@@ -184,12 +184,23 @@ def _pow_constant(graph: Graph, node: Node) -> int | None:
         return base
     if value == 3.0:
         return graph.op(node.name, "mul", base, graph.op(f"{node.name}_square", "square", base))
+    if value == 4.0:
+        return graph.op(node.name, "square", graph.op(f"{node.name}_square", "square", base))
     if value in _POWERS:
         return graph.op(node.name, _POWERS[value], base)
     return None
 
 
-# --- the rest ---
+# --- signs ---
+
+
+def _even(graph: Graph, node: Node) -> int | None:
+    """``abs(-x)``, ``abs(abs(x))``, ``square(-x)`` and ``square(abs(x))`` without the inner sign."""
+    inner = graph.nodes[node.inputs[0]]
+    return graph.op(node.name, node.op, inner.inputs[0]) if inner.op in ("neg", "abs") else None
+
+
+# --- minimum, maximum ---
 
 
 def _maximum_zero(graph: Graph, node: Node) -> int | None:
@@ -197,10 +208,46 @@ def _maximum_zero(graph: Graph, node: Node) -> int | None:
     return None if x is None else graph.op(node.name, "relu", x)
 
 
+def _unbounded(graph: Graph, node: Node) -> int | None:
+    """``maximum(x, -inf)`` and ``minimum(x, inf)`` are ``x``."""
+    return _has(graph, node, -math.inf if node.op == "maximum" else math.inf)
+
+
 def _same(graph: Graph, node: Node) -> int | None:
     """``maximum(x, x)`` is ``x``."""
     a, b = node.inputs
     return a if a == b else None
+
+
+# --- truth ---
+
+_ANSWERS = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite")  # 1 or 0
+_LOGICAL = ("logical_and", "logical_or", "logical_xor", "logical_not")
+
+
+def _isnan(graph: Graph, node: Node) -> int | None:
+    """``x != x``."""
+    a, b = node.inputs
+    return graph.op(node.name, "isnan", a) if a == b else None
+
+
+def _isinf(graph: Graph, node: Node) -> int | None:
+    """``abs(x) == inf``."""
+    x = _has(graph, node, math.inf)
+    if x is None or not graph.is_op(x, "abs"):
+        return None
+    return graph.op(node.name, "isinf", graph.nodes[x].inputs[0])
+
+
+def _ne_zero(graph: Graph, node: Node) -> int | None:
+    """``x != 0``, where ``x`` is 1 or 0 already."""
+    x = _has(graph, node, 0.0)
+    return x if x is not None and graph.nodes[x].op in _ANSWERS + _LOGICAL else None
+
+
+def _eq_zero(graph: Graph, node: Node) -> int | None:
+    x = _has(graph, node, 0.0)
+    return None if x is None else graph.op(node.name, "logical_not", x)
 
 
 def _where(graph: Graph, node: Node) -> int | None:
@@ -211,10 +258,25 @@ def _where(graph: Graph, node: Node) -> int | None:
     return a if a == b else None
 
 
+def _where_truth(graph: Graph, node: Node) -> int | None:
+    """The choice asks whether its condition is zero, so that the condition need not."""
+    condition, a, b = node.inputs
+    inner = graph.nodes[condition]
+    if inner.op == "logical_not":
+        return graph.op(node.name, "where", inner.inputs[0], b, a)
+    x = _has(graph, inner, 0.0) if inner.op == "ne" else None
+    return None if x is None else graph.op(node.name, "where", x, a, b)
+
+
+# --- reductions ---
+
+
 def _sum_of_squares(graph: Graph, node: Node) -> int | None:
     """``row_sum(square(x))`` is ``row_sumsq(x)``."""
     inner = graph.nodes[node.inputs[0]]
-    return graph.op(node.name, "row_sumsq", inner.inputs[0]) if inner.op == "square" else None
+    if inner.op != "square":
+        return None
+    return graph.op(node.name, f"{REDUCTIONS[node.op].axis}_sumsq", inner.inputs[0])
 
 
 def _is_normal(value: float) -> bool:
@@ -225,13 +287,17 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "add": (_add_zero, _add_neg),
     "sub": (_sub_zero, _sub_neg),
     "neg": (_twice,),
+    "abs": (_even,),
+    "square": (_even,),
     "mul": (_mul_one, _mul_self, _mul_constants),
     "div": (_div_one, _one_div, _div_constant, _div_sqrt, _div_per_row),
     "reciprocal": (_reciprocal_sqrt,),
     "sqrt": (_sqrt_reciprocal,),
     "pow": (_pow_constant,),
-    "maximum": (_maximum_zero, _same),
-    "minimum": (_same,),
-    "where": (_where,),
-    "row_sum": (_sum_of_squares,),
+    "maximum": (_maximum_zero, _unbounded, _same),
+    "minimum": (_unbounded, _same),
+    "eq": (_isinf, _eq_zero),
+    "ne": (_isnan, _ne_zero),
+    "where": (_where, _where_truth),
+    **{f"{axis}_sum": (_sum_of_squares,) for axis in AXES},
 }

@@ -1,9 +1,9 @@
 """Moves the scale of a row into its shift, so that normalising an element is one fused multiply-add.
 
-    (x - c) * r   ->   x * r - c * r        x varies over the tile; c and r by row, or not at all
+    (x - c) * r   ->   x * r - c * r        x varies over the tile; c and r by row or group, or not at all
 
-``c * r`` is computed once a row, and the compiler contracts the rest.  The float64 meaning stays.  In
-float32 the product ``c * r`` is rounded where the difference ``x - c`` was: an error of half an ulp of
+``c * r`` is computed once a row or group, and the compiler contracts the rest.  The float64 meaning stays.
+In float32 the product ``c * r`` is rounded where the difference ``x - c`` was: an error of half an ulp of
 ``c * r`` in place of half an ulp of the result.  Where that is more, ``x`` is about as large as ``c``, and
 its own last rounding, times ``r``, is as large: the error at most doubles.
 
@@ -13,11 +13,13 @@ one ``x`` a row, even if that is the lowest float32, as in the softmax of a row 
 
 from __future__ import annotations
 
+from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.passes.graph import Graph, moved, with_outputs
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.spec import FusedSpec, Node, Space
 
-_PER_ROW = (Space.COLUMN, Space.SCALAR)
+_PER_ROW = (Space.COLUMN, Space.GROUP, Space.SCALAR)
+_EXTREMES = ("max", "min", "softmax")
 
 
 def fold_shifts(spec: FusedSpec) -> FusedSpec:
@@ -58,14 +60,14 @@ def _difference(spec: FusedSpec, product: Node) -> int | None:
 
 
 def _has_extreme(spec: FusedSpec, c: int) -> bool:
-    """Whether a value by row is computed from the largest or smallest entry of a row."""
+    """Whether a value by row is computed from the largest or smallest of many."""
     seen: set[int] = set()
     stack = [c]
     while stack:
         i = stack.pop()
-        if spec.nodes[i].op in ("row_max", "row_min"):
+        if spec.nodes[i].op in REDUCTIONS and REDUCTIONS[spec.nodes[i].op].monoid.name in _EXTREMES:
             return True
-        by_row = [j for j in spec.nodes[i].inputs if spaces(spec)[j] is Space.COLUMN]
+        by_row = [j for j in spec.nodes[i].inputs if spaces(spec)[j] in _PER_ROW]
         stack += [j for j in by_row if j not in seen]
         seen.update(by_row)
     return False

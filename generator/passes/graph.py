@@ -26,6 +26,10 @@ class Graph:
         return self._source.n
 
     @property
+    def group(self) -> int | None:
+        return self._source.group
+
+    @property
     def operands(self) -> tuple[Operand, ...]:
         return self._source.operands
 

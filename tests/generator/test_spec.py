@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from comfuse.generator import catalog
 from comfuse.generator.builder import SpecBuilder
 from comfuse.generator.errors import GeneratorError, PlanError, SpecError
-from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS, camel_case
+from comfuse.generator.ops import AXES, ELEMENTWISE, MONOIDS, REDUCTIONS, STRUCTURAL, camel_case
 from comfuse.generator.passes import normalize
 from comfuse.generator.spec import DType, FusedSpec, Space
 
@@ -63,14 +63,65 @@ def test_errors_carry_node_and_reason() -> None:
 def test_op_table_is_consistent() -> None:
     assert camel_case("gelu_tanh") == "GeluTanh"
     assert not set(ELEMENTWISE) & set(REDUCTIONS)
-    functors = [op.functor for op in ELEMENTWISE.values()] + [r.monoid for r in REDUCTIONS.values()]
+    functors = [op.functor for op in ELEMENTWISE.values()] + [m.functor for m in MONOIDS.values()]
     assert len(set(functors)) == len(functors)
+    assert not (set(ELEMENTWISE) | set(REDUCTIONS)) & set(STRUCTURAL)
     for op in ELEMENTWISE.values():
         assert isinstance(float(op.evaluate(*[0.5] * op.arity)), float)
         assert op.cost > 0
+        assert op.nan
+        assert op.precision
     for op in ELEMENTWISE.values():
         if op.commutative:
             assert op.evaluate(0.25, 3.0) == op.evaluate(3.0, 0.25)
+
+
+def test_reductions_are_monoids_over_axes() -> None:
+    assert {f"{axis}_{m.name}" for m in MONOIDS.values() for axis in m.axes} == set(REDUCTIONS)
+    for name, reduction in REDUCTIONS.items():
+        assert reduction.name == name
+        assert reduction.space is AXES[reduction.axis]
+        assert reduction.is_plain == (list(reduction.fields) == ["value"])
+        assert len(reduction.evaluate([1.0, 2.0])) == len(reduction.fields)
+    every = {"sum", "prod", "max", "min", "sumsq", "welford"}
+    for axis in ("col", "full"):
+        assert {r.monoid.name for r in REDUCTIONS.values() if r.axis == axis} == every
+    assert {r.monoid.name for r in REDUCTIONS.values() if r.axis == "group"} == every | {"softmax"}
+    assert {r.monoid.name for r in REDUCTIONS.values() if r.axis == "row"} == set(MONOIDS)
+
+
+@pytest.mark.parametrize(
+    "name, values, result",
+    [
+        ("argmax", [1.0, 3.0, 3.0], (1.0,)),
+        ("argmin", [3.0, 1.0, 1.0], (1.0,)),
+        ("argmax", [1.0, math.nan, math.inf, math.nan], (1.0,)),
+        ("argmin", [math.nan, -math.inf], (0.0,)),
+        ("argmax", [-math.inf, -math.inf], (0.0,)),
+        ("max", [], (-math.inf,)),
+        ("prod", [], (1.0,)),
+        ("prod", [1e300, 1e300], (math.inf,)),
+        ("softmax", [0.0, 0.0], (0.0, 2.0, math.log(2.0))),
+    ],
+)
+def test_monoids_at_the_edges(name: str, values: list[float], result: tuple[float, ...]) -> None:
+    assert MONOIDS[name].evaluate(values) == result
+
+
+@pytest.mark.parametrize("peak", [-math.inf, math.inf])
+def test_softmax_of_an_infinite_peak(peak: float) -> None:
+    found, sumexp, lse = MONOIDS["softmax"].evaluate([-math.inf, peak])
+    assert (found, lse) == (peak, peak)
+    assert math.isnan(sumexp)
+
+
+def test_spaces_join() -> None:
+    scalar, row, column, group, tile = Space.SCALAR, Space.ROW, Space.COLUMN, Space.GROUP, Space.TILE
+    assert column.join(group) is group.join(column) is group
+    assert row.join(group) is row.join(column) is tile
+    for space in Space:
+        assert space.join(space) is space.join(scalar) is scalar.join(space) is space
+        assert space.join(tile) is tile.join(space) is tile
 
 
 @pytest.mark.parametrize(
@@ -88,6 +139,26 @@ def test_op_table_is_consistent() -> None:
         ("sign", (math.nan,), 0.0),
         ("logical_not", (math.nan,), 0.0),
         ("softplus", (1000.0,), 1000.0),
+        ("round", (2.5,), 2.0),
+        ("round", (-1.5,), -2.0),
+        ("trunc", (-2.9,), -2.0),
+        ("floor", (-0.5,), -1.0),
+        ("ceil", (math.inf,), math.inf),
+        ("fmod", (-5.0, 3.0), -2.0),
+        ("remainder", (-5.0, 3.0), 1.0),
+        ("remainder", (5.0, -3.0), -1.0),
+        ("elu", (-math.inf, 2.0), -2.0),
+        ("hardswish", (4.0,), 4.0),
+        ("hardswish_backward", (2.0, math.nan), 2.0),
+        ("quick_gelu", (0.0,), 0.0),
+        ("gelu_backward", (2.0, 0.0), 1.0),
+        ("silu_backward", (2.0, 0.0), 1.0),
+        ("tanh_backward", (3.0, 0.5), 2.25),
+        ("sigmoid_backward", (4.0, 0.5), 1.0),
+        ("logical_xor", (math.nan, 0.0), 1.0),
+        ("isnan", (math.inf,), 0.0),
+        ("isinf", (-math.inf,), 1.0),
+        ("isfinite", (math.nan,), 0.0),
     ],
 )
 def test_float64_semantics_at_the_edges(name: str, arguments: tuple[float, ...], result: float) -> None:
@@ -109,6 +180,16 @@ def test_float64_semantics_at_the_edges(name: str, arguments: tuple[float, ...],
         ("minimum", (1.0, math.nan)),
         ("relu", (math.nan,)),
         ("softplus", (math.nan,)),
+        ("floor", (math.nan,)),
+        ("fmod", (1.0, 0.0)),
+        ("remainder", (math.inf, 2.0)),
+        ("tan", (math.inf,)),
+        ("elu", (math.nan, 1.0)),
+        ("hardsigmoid", (math.nan,)),
+        ("hardswish", (-math.inf,)),
+        ("mish", (math.nan,)),
+        ("silu_backward", (1.0, math.inf)),
+        ("gelu_backward", (1.0, math.nan)),
     ],
 )
 def test_nan_semantics(name: str, arguments: tuple[float, ...]) -> None:
