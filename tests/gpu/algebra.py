@@ -117,9 +117,8 @@ class Program:
         """float64 results on some rows, of the batches all.
 
         Args:
-            acc: a (batches, rows, N) GEMM result for each product.
-            operands: without the scalars; (batches or 1, rows, N), (batches or 1, 1, N) or
-                (batches or 1, rows, 1), in any dtype.
+            acc: a (rows, N) GEMM result for each product, batched (batches, rows, N).
+            operands: without the scalars; what broadcasts to that, in any dtype.
             rows: the rows' numbers.
             m: the rows of a batch.
 
@@ -200,7 +199,7 @@ def _number(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @dataclass(frozen=True)
 class TorchAlgebra:
-    """Values are float64 tensors, (batches, rows, N) or what broadcasts to it.
+    """Values are float64 tensors, (rows, N), with batches in front if there are any, or what broadcasts.
 
     A group's values are repeated over its columns.
     """
@@ -226,7 +225,7 @@ class TorchAlgebra:
         return stats[field]
 
     def row_index(self) -> Tensor:
-        return self.rows.double()[None, :, None]
+        return self.rows.double()[:, None]
 
     def column_index(self) -> Tensor:
         return torch.arange(self.n, device=self.rows.device).double()

@@ -28,7 +28,7 @@ from tests.gpu.algebra import TORCH_DTYPES
 from tests.gpu.compare import relative_error, stored, tolerance
 from tests.gpu.outputs import Outputs, ordered
 from tests.gpu.random_draw import Range, draw
-from tests.gpu.support import laid_out
+from tests.gpu.support import first_factor, laid_out
 
 SEEDS = range(240)
 REGRESSIONS = Path(__file__).with_name("regressions.jsonl")
@@ -79,7 +79,8 @@ class RandomInputs:
         self._generator = torch.Generator(device).manual_seed(sum(lead) + case.choice)
         self._device = device
         spec, dtype = case.spec, TORCH_DTYPES[case.spec.dtype]
-        self.a = laid_out(self._factor(*lead, spec.k).to(dtype), spec.a_major)
+        drawn = self._factor(*lead, spec.k).to(dtype)
+        self.a = first_factor(drawn, spec.a_major, batched=spec.batched)
         batches = lead[:1] if spec.batched and "b" not in case.shared else ()
         scale = 1.0 if case.exact else spec.k**-0.5
         self.b = [

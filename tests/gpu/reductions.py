@@ -20,13 +20,13 @@ def _wide(*names: str, dtype: DType = FP32) -> tuple[Out, ...]:
 
 
 def _factor(a: Algebra, x: Any, *, sizes: bool) -> Any:
-    """1 or -1 by the sign of x; with ``sizes`` for a few x in a hundred 2 or 0.5: products are exact."""
+    """1 or -1 by the sign of x; with ``sizes`` 2 if it is 31, 0.5 if it is 33: products are exact."""
     one = a.const(1.0)
     sign = a.where(a.lt(x, a.const(0.0)), a.const(-1.0), one)
     if not sizes:
         return sign
-    rest = a.fmod(a.abs(x), a.const(64.0))
-    size = a.where(a.eq(rest, one), a.const(2.0), a.where(a.eq(rest, a.const(2.0)), a.const(0.5), one))
+    size = a.where(a.eq(a.abs(x), a.const(31.0)), a.const(2.0), one)
+    size = a.where(a.eq(a.abs(x), a.const(33.0)), a.const(0.5), size)
     return a.mul(sign, size)
 
 

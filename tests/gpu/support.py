@@ -225,7 +225,7 @@ def make_tensors(
         drawn = drawn.to(element)
         return drawn.expand(*lead, n) if o.strided else drawn
 
-    a = laid_out(random(*lead, k).to(dtype), case.a_major)
+    a = first_factor(random(*lead, k).to(dtype), case.a_major, batched=case.batched)
     b = []
     for _ in range(case.program.products):
         batches = (lead[0],) if case.batched and "b" not in shared else ()
@@ -245,6 +245,13 @@ def laid_out(x: Tensor, major: Major, extra: int = 0) -> Tensor:
     wide = x.new_full((*x.shape[:-1], -(-x.shape[-1] // 8) * 8 + extra), float("nan"))
     wide[..., : x.shape[-1]] = x
     return wide[..., : x.shape[-1]]
+
+
+def first_factor(a: Tensor, major: Major, *, batched: bool) -> Tensor:
+    """A laid out as a whole: its rows, or batched those of each batch, are one dimension."""
+    if batched:
+        return laid_out(a, major)
+    return laid_out(a.reshape(-1, a.shape[-1]), major).unflatten(0, a.shape[:-1])
 
 
 def launcher(kernel: LoadedKernel, t: Tensors, out: Outputs) -> Callable[[], None]:

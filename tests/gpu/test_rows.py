@@ -85,10 +85,10 @@ def test_products_overflow_and_vanish(case: Case, kernels) -> None:
     t = make_tensors(case, 129, 72)
     t.a.zero_()
     (addend,) = t.operands
-    addend.fill_(1.0)  # a factor of 2 each
-    addend[7] = 2.0  # of 0.5
-    addend[8] = -1.0  # of -2
-    addend[8, 0] = 1.0
+    addend.fill_(31.0)  # a factor of 2 each
+    addend[7] = 33.0  # of 0.5
+    addend[8] = -31.0  # of -2
+    addend[8, 0] = 31.0
     product = run_kernel(kernels, t)[-1]
     assert float(product[7]) == 0.0
     assert float(product[8]) == -INF
