@@ -32,7 +32,16 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         metavar="NAME",
         help=f"any of: {', '.join(providers.PROVIDERS)}; or plans, for every plan of ComFuse's",
     )
-    parser.add_argument("--shapes", nargs="+", default=[], metavar="MxNxK", help="default: all of the family")
+    parser.add_argument(
+        "--once",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="providers to measure in the first process only, for one that takes long to tune",
+    )
+    parser.add_argument(
+        "--shapes", nargs="+", default=[], metavar="MxNxK", help="or names; default: all of the family"
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="timed replays of each graph in a process")
     parser.add_argument(
         "--budget", type=float, metavar="SECONDS", help="start no further process after so many seconds"
@@ -48,6 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         chosen = workloads.select(options.family, options.shapes)
         contenders = providers.select(tuple(options.providers))
+        once = {p.name for p in providers.select(tuple(options.once)) if p.name in options.once}
     except ValueError as e:
         print(f"bench: {e}", file=sys.stderr)
         return 2
@@ -71,7 +81,8 @@ def main(arguments: list[str] | None = None) -> int:
             if options.budget is not None and process and time.monotonic() - begun > options.budget:
                 print(f"{options.budget:.0f} s are over: no more than {process} processes")
                 break
-            run_process(names, provider_names, process, options.rounds, results.log, keep)
+            wanted = [n for n in provider_names if process == 0 or n not in once]
+            run_process(names, wanted, process, options.rounds, results.log, keep)
     print(f"\n{_describe(head, results.rows)}\n{report.table(results.rows)}\nrows: {results.path}")
     return 1 if results.failed else 0
 
@@ -81,7 +92,7 @@ def _line(row: Row) -> str:
         figure = f"{row.us:8.1f} us"
     else:
         figure = f"FAILED {row.failure}" if row.failure else "refused"
-    return f"{row.process} {row.workload:28} {row.provider:13} {figure}"
+    return f"{row.process} {row.workload:34} {row.provider:13} {figure}"
 
 
 def _report(files: list[Path]) -> int:

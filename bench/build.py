@@ -12,7 +12,10 @@ from bench.ahead import build_all, sources_of
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.build", description=__doc__)
     parser.add_argument(
-        "--families", nargs="+", choices=[*workloads.FAMILIES, "plain"], default=["postnorm", "plain"]
+        "--families",
+        nargs="+",
+        choices=[*workloads.FAMILIES, "plain"],
+        default=["postnorm", "graphs", "plain"],
     )
     options = parser.parse_args()
     sources = []

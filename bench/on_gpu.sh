@@ -4,11 +4,11 @@
 #   bench/on_gpu.sh                          all stages
 #   bench/on_gpu.sh build tests plain        some of them, in this order
 #
-# Stages: build tests sanitizer plain overhead bench rmsnorm
+# Stages: build tests random sanitizer plain overhead bench rmsnorm graphs
 # Environment:
 #   OUT              results and logs go here (default: bench/results)
 #   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
-#   BUILD_ARGS TEST_ARGS BENCH_ARGS PLAIN_ARGS RMSNORM_ARGS   more arguments for a stage
+#   BUILD_ARGS TEST_ARGS RANDOM_ARGS BENCH_ARGS PLAIN_ARGS RMSNORM_ARGS GRAPHS_ARGS   more arguments for a stage
 #                    e.g. BUILD_ARGS='tests/gpu -k n768' TEST_ARGS='-k n768'
 #   LIMIT_<STAGE>    seconds, e.g. LIMIT_TESTS=200
 # Wheels in .whl/ are installed first, into a folder of their own.
@@ -16,8 +16,8 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(build tests sanitizer plain overhead bench)
-known=" build tests sanitizer plain overhead bench rmsnorm "
+[ ${#stages[@]} -gt 0 ] || stages=(build tests random sanitizer plain overhead bench graphs)
+known=" build tests random sanitizer plain overhead bench rmsnorm graphs "
 for s in "${stages[@]}"; do
   [[ $known == *" $s "* ]] || { echo "no stage '$s'; there are:$known" >&2 && exit 2; }
 done
@@ -38,6 +38,10 @@ if compgen -G '.whl/*.whl' >/dev/null; then
   export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}"
 fi
 export PYTHONPATH="$(pwd)${PYTHONPATH:+:$PYTHONPATH}"
+
+# Several processes: a kernel that traps ends one of them, and its successor goes on.
+pytest=(python3 -m pytest -m gpu -q --tb=short --maxfail=60)
+python3 -c 'import xdist' 2>/dev/null && pytest+=(-n "${TEST_WORKERS:-4}")
 
 summary=()
 failed=0
@@ -66,18 +70,19 @@ run_stage() {
       stage build-bench 120 python3 -m bench.build
       ;;
     tests)
-      # Several processes: a kernel that traps ends one of them, and its successor goes on.
-      local workers=()
-      python3 -c 'import xdist' 2>/dev/null && workers=(-n "${TEST_WORKERS:-4}")
       # shellcheck disable=SC2086
-      stage tests 300 python3 -m pytest tests/gpu -m gpu -q --tb=short --maxfail=60 "${workers[@]}" ${TEST_ARGS:-}
+      stage tests 300 "${pytest[@]}" tests/gpu --ignore=tests/gpu/test_random_programs.py ${TEST_ARGS:-}
+      ;;
+    random)
+      # shellcheck disable=SC2086
+      stage random 150 "${pytest[@]}" tests/gpu/test_random_programs.py ${RANDOM_ARGS:-}
       ;;
     sanitizer)
       stage sanitizer-build 120 python3 -m tests.gpu.sanitize --build
       PYTORCH_NO_CUDA_MEMORY_CACHING=1 stage memcheck 150 compute-sanitizer --tool memcheck --error-exitcode 9 \
         --print-limit 20 python3 -m tests.gpu.sanitize
       local p
-      for p in bare layernorm; do # the plain GEMM first: the others are held against it
+      for p in bare layernorm columns groups; do # the plain GEMM first: the others are held against it
         stage "racecheck-$p" 120 compute-sanitizer --tool racecheck --print-limit 20 \
           python3 -m tests.gpu.sanitize --programs "$p"
       done
@@ -87,6 +92,10 @@ run_stage() {
     overhead) TAIL=20 stage overhead 240 python3 -m bench.overhead --output "$out" ;;
     # shellcheck disable=SC2086
     bench) stage bench 560 python3 -m bench postnorm --budget 400 --output "$out" ${BENCH_ARGS:-} ;;
+    # Tuning takes Inductor minutes: its slow mode runs in the first process only.
+    # shellcheck disable=SC2086
+    graphs) stage graphs 500 python3 -m bench graphs --processes 2 --once inductor-max --budget 300 --output "$out" \
+      ${GRAPHS_ARGS:-} ;;
     # shellcheck disable=SC2086
     rmsnorm) stage rmsnorm 500 python3 -m bench rmsnorm --processes 1 --output "$out" ${RMSNORM_ARGS:-} ;;
   esac

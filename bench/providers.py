@@ -9,27 +9,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import comfuse
 from bench import stock
 from bench.launch import forced_plan, label, prepare
-from bench.programs import Inputs, program
-from bench.workloads import Workload
+from bench.programs import Inputs, make_inputs, program
+from bench.programs.norms import NormInputs
+from bench.workloads import NormWorkload, Workload
 from comfuse import library, ops
 from comfuse.build import build
 from comfuse.generator import catalog
 from comfuse.generator.emit import KernelSource, emit
+from comfuse.generator.errors import PlanError
 from comfuse.generator.plan import SHAPES, TileShape, plan
 from comfuse.generator.spec import DType, FusedSpec
 from comfuse.ops.resolver import m_class
 
-Call = Callable[[], Tensor]
+Call = Callable[[], "Tensor | tuple[Tensor, ...]"]
 
 
 @dataclass(frozen=True)
 class Provider:
     """``baseline`` providers compete with ComFuse for the best Inductor time.
 
-    ``only_gemm``: computes x W^T alone.  ``rounds_once``: float32 until the store, so held to that error.
-    ``source``: the kernel of ours that it will launch, to compile it ahead.
+    ``only_gemm``: computes the GEMMs alone, and gives the first.  ``rounds_once``: float32 until the store,
+    so held to that error.  ``source``: the kernel of ours that it will launch, to compile it ahead.
     """
 
     name: str
@@ -42,9 +45,14 @@ class Provider:
 
 
 def _mm(w: Workload, i: Inputs) -> Call:
-    out = torch.empty(w.m, w.n, device=i.x.device, dtype=i.x.dtype)
-    wt = i.weight.t()
-    return lambda: torch.mm(i.x, wt, out=out)
+    gemms = [(a, b, torch.empty(w.m, w.n, device=a.device, dtype=a.dtype)) for a, b in i.gemms()]
+
+    def call() -> Tensor:
+        for a, b, out in gemms:
+            torch.mm(a, b, out=out)
+        return gemms[0][2]
+
+    return call
 
 
 def _eager(w: Workload, i: Inputs) -> Call:
@@ -63,6 +71,11 @@ def _inductor(**compile_options: Any) -> Callable[[Workload, Inputs], Call]:
 
 
 def _comfuse(w: Workload, i: Inputs) -> Call:
+    """Norms through their ops, other graphs as functions that ComFuse fuses."""
+    if not isinstance(w, NormWorkload):
+        fused, arguments = comfuse.fuse(program(w)), i.tensors()
+        return lambda: fused(*arguments)
+    assert isinstance(i, NormInputs)
     if w.norm == "layernorm":
         return lambda: ops.fused_gemm_layernorm(
             i.x, i.weight, i.bias, i.residual, i.norm_weight, i.norm_bias, w.eps
@@ -82,6 +95,7 @@ def _comfuse(w: Workload, i: Inputs) -> Call:
 
 def _stock(variant: stock.Variant) -> Callable[[Workload, Inputs], Call]:
     def prepare(w: Workload, i: Inputs) -> Call:
+        assert isinstance(i, NormInputs)
         stock_library = stock.load(variant)
         out = torch.empty(w.m, w.n, device=i.x.device, dtype=i.x.dtype)
         pointers = (i.x.data_ptr(), i.weight.data_ptr(), out.data_ptr())
@@ -99,7 +113,9 @@ def _stock(variant: stock.Variant) -> Callable[[Workload, Inputs], Call]:
 
 
 def spec_of(w: Workload) -> FusedSpec:
-    """The spec that ComFuse's ops make of a workload."""
+    """The spec that ComFuse makes of a workload."""
+    if not isinstance(w, NormWorkload):
+        return comfuse.trace(program(w), *make_inputs(w, device="meta").tensors())
     dtype = DType(w.dtype)
     bias = dtype if w.bias else None
     residual = dtype if w.residual else None
@@ -148,6 +164,9 @@ def _direct(source: Callable[[Workload], KernelSource]) -> Callable[[Workload, I
     """Launch a chosen kernel, past ComFuse's choice of plan and its binding."""
 
     def prepare_provider(w: Workload, i: Inputs) -> Call:
+        if not isinstance(i, NormInputs):
+            raise PlanError(f"{w.name}: plans are forced on norms alone")
+        assert isinstance(w, NormWorkload)
         chosen = source(w)
         values = {"eps": w.eps, "weight_offset": w.weight_offset}
         names = [o.name for o in chosen.plan.spec.operands]

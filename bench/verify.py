@@ -1,17 +1,25 @@
-"""Correct before timed: a provider's output against float64, on a sample of rows."""
+"""Correct before timed: a provider's outputs against float64, on a sample of rows or as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bench.programs import Inputs, gemm, program
+from bench.programs import DTYPES, Inputs, gemm, outputs, program
 from bench.workloads import Workload
 
-# Rounding once, at the store, moves a bf16 value by at most 2^-9 of it; the rest is float32's share.
-ROUNDED_ONCE = 2.0e-3
+# Relative Frobenius error of one rounding, at the store.  Half a unit in the last place of a bf16 value is at
+# most 2^-9 of it, of an e4m3 value 2^-4; over many values the root of the mean square is below that.
+# float32's share is what a long sum may lose.
+ROUNDED_ONCE = {
+    torch.bfloat16: 2.0e-3,
+    torch.float16: 2.5e-4,
+    torch.float32: 4.0e-5,
+    torch.float8_e4m3fn: 3.7e-2,
+}
 
 
 def sample_rows(m: int, device: str, limit: int = 512) -> Tensor:
@@ -22,44 +30,64 @@ def sample_rows(m: int, device: str, limit: int = 512) -> Tensor:
 
 
 class Reference:
-    """The float64 results of a workload on a sample of its rows.
+    """The float64 results of a workload: on a sample of its rows, or on all where an output needs them.
 
-    ``eager_error`` is the error of the half-precision program as torch runs it: the yardstick.
+    ``eager_errors``: of the half-precision program as torch runs it, one an output: the yardstick.
     """
 
     def __init__(self, w: Workload, inputs: Inputs) -> None:
-        self.rows = sample_rows(w.m, str(inputs.x.device))
+        device = str(inputs.x.device)
+        self._m = w.m
+        self.rows = torch.arange(w.m, device=device) if w.whole else sample_rows(w.m, device)
         sample = inputs.rows(self.rows).to(torch.float64)
-        self._program = program(w)(*sample.tensors())
-        self._gemm = gemm(sample)
-        self.eager_error = relative_error(program(w)(*inputs.tensors())[self.rows], self._program)
+        self._program = outputs(program(w)(*sample.tensors()))
+        self._gemm = (gemm(sample),)
+        eager = outputs(program(w)(*inputs.tensors()))
+        self._rounding = [ROUNDED_ONCE[x.dtype] for x in eager]
+        self._rounding_of_gemm = ROUNDED_ONCE[DTYPES[w.dtype]]
+        self.eager_errors = self._errors(eager, self._program)
 
-    def error(self, output: Tensor, *, of_gemm: bool = False) -> float:
-        """||output - reference|| / ||reference||; infinite if any element of the whole output is not finite.
+    def errors(self, results: Tensor | tuple[Tensor, ...], *, of_gemm: bool = False) -> list[float]:
+        """||output - reference|| / ||reference|| of each output; infinite if any element of the whole output
+        is not finite.
 
         A wrong output outside the sample still shows if it was left unwritten: outputs start as NaN.
         """
-        if not bool(torch.isfinite(output).all()):
-            return float("inf")
-        return relative_error(output[self.rows], self._gemm if of_gemm else self._program)
+        return self._errors(outputs(results), self._gemm if of_gemm else self._program)
 
-    def bound(self, *, rounds_once: bool) -> float:
-        """The error up to which an output counts as right: that of one rounding, or twice eager's."""
-        return ROUNDED_ONCE if rounds_once else 2 * self.eager_error
+    def bounds(self, *, rounds_once: bool, of_gemm: bool = False) -> list[float]:
+        """The errors up to which outputs count as right: that of one rounding, or of a program that rounds in
+        between too, twice eager's if that is more.
+        """
+        if of_gemm:
+            return [self._rounding_of_gemm]
+        if rounds_once:
+            return self._rounding
+        return [max(once, 2 * eager) for once, eager in zip(self._rounding, self.eager_errors, strict=True)]
+
+    def _errors(self, results: tuple[Tensor, ...], references: tuple[Tensor, ...]) -> list[float]:
+        return [self._error(x, r) for x, r in zip(results, references, strict=True)]
+
+    def _error(self, output: Tensor, reference: Tensor) -> float:
+        if not bool(torch.isfinite(output.float()).all()):
+            return float("inf")
+        of_rows = output.dim() > 0 and output.shape[0] == self._m
+        return relative_error(output[self.rows] if of_rows else output, reference)
 
 
 def relative_error(output: Tensor, reference: Tensor) -> float:
     """Relative Frobenius error."""
-    return float((output.double() - reference).norm() / reference.norm())
+    return float((output.double() - reference.view(output.shape)).norm() / reference.norm())
 
 
-def poisoned(call: Callable[[], Tensor]) -> Tensor:
-    """The output of a call whose allocations start as NaN.
+def poisoned(call: Callable[[], Any]) -> tuple[Tensor, ...]:
+    """The outputs of a call whose allocations start as NaN.
 
     The caching allocator hands the block of a freed tensor to the next request of its size.
     """
-    first = call()
-    first.fill_(float("nan"))  # also reaches a provider that keeps one output buffer
-    spare = torch.full_like(first, float("nan"))
-    del first, spare
-    return call()
+    first = outputs(call())
+    spare = [torch.empty_like(x) for x in first]
+    for x in (*first, *spare):  # the first too: a provider may keep one output buffer
+        x.view(torch.uint8).fill_(0xFF) if x.dim() else x.fill_(float("nan"))
+    del first, spare, x
+    return outputs(call())

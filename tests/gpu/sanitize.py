@@ -1,4 +1,4 @@
-"""A few small launches of every schedule and scope, to run under compute-sanitizer.
+"""A few small launches of every schedule and kind of program, to run under compute-sanitizer.
 
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck python -m tests.gpu.sanitize
     compute-sanitizer --tool racecheck python -m tests.gpu.sanitize --programs bare layernorm
@@ -16,35 +16,50 @@ import torch
 
 from bench.launch import SCHEDULES
 from comfuse import library
-from comfuse.build import build_many
 from comfuse.generator import emit
 from comfuse.generator.errors import PlanError
-from tests.gpu.kernels import plan_of
-from tests.gpu.programs import BARE, LAYERNORM, SOFTMAX, Program, gemma_chain
-from tests.gpu.support import Case, Outputs, check, launcher, make_tensors
+from comfuse.generator.spec import Major
+from tests.gpu import packs, reductions
+from tests.gpu.compare import check
+from tests.gpu.programs import BARE, LAYERNORM, SOFTMAX, gemma_chain
+from tests.gpu.reductions import ALL_AXES, FULL_FIELDS, GATED_NORM, ROW_FIELDS, SCHEDULES_OF_TWO, group_fields
+from tests.gpu.support import Case, launcher, make_tensors
+from tests.gpu.test_operands import INTEGERS, POSITIONS
+from tests.gpu.test_stores import HEADS
+from tests.gpu.test_unaligned import everything
 
 # N = 200 is clipped, and one tile on the widest schedule; N = 520 is a row group on every schedule.
-NS = (200, 520)
+PROGRAMS: dict[str, tuple[Case, ...]] = {
+    "bare": tuple(Case(BARE, n, schedule=s) for n in (200, 520) for s in SCHEDULES),
+    "layernorm": tuple(Case(LAYERNORM, n, schedule=s) for n in (200, 520) for s in SCHEDULES),
+    "softmax": tuple(Case(SOFTMAX, 520, schedule=s) for s in SCHEDULES),
+    "gemma": tuple(Case(gemma_chain(520), 520, schedule=s) for s in SCHEDULES),
+    "rows": tuple(Case(ROW_FIELDS, 520, schedule=s) for s in reductions.SCHEDULES),
+    "columns": tuple(Case(p, 200, schedule=s) for p in (ALL_AXES, FULL_FIELDS) for s in reductions.SCHEDULES),
+    "groups": tuple(Case(group_fields(64), 448, schedule=s) for s in reductions.SCHEDULES),
+    "products": tuple(Case(GATED_NORM, 200, schedule=s) for s in SCHEDULES_OF_TWO),
+    "layouts": (
+        *(Case(LAYERNORM, 200, a_major=a, b_major=b) for a in Major for b in Major),
+        Case(LAYERNORM, 200, batched=True),
+    ),
+    "unaligned": (Case(everything(100), 100), Case(everything(7), 7)),
+    "strided": (Case(POSITIONS, 200), Case(INTEGERS, 333), Case(HEADS, 384)),
+}
 SIZES = ((1, 8), (130, 72), (300, 136))
-PROGRAMS = ("bare", "layernorm", "softmax", "gemma")
-
-
-def _program(name: str, n: int) -> Program:
-    return {"bare": BARE, "layernorm": LAYERNORM, "softmax": SOFTMAX}.get(name) or gemma_chain(n)
 
 
 def _kernels(names: list[str]) -> list[tuple[Case, emit.KernelSource]]:
     found = []
-    for name in names:
-        # Of the programs with several reductions one N will do: the tools are slow.
-        for n in NS if name in ("bare", "layernorm") else NS[1:]:
-            for schedule in SCHEDULES:
-                case = Case(_program(name, n), n, schedule=schedule)
-                try:
-                    found.append((case, emit.emit(plan_of(case))))
-                except PlanError as e:
-                    print(f"{case}: refused: {e}")
+    for case in (case for name in names for case in PROGRAMS[name]):
+        try:
+            found.append((case, emit.emit(case.plan())))
+        except PlanError as e:
+            print(f"{case}: refused: {e}")
     return found
+
+
+def _lead(case: Case, m: int) -> tuple[int, ...]:
+    return (3, m) if case.batched else (m,) if m < 130 else (2, m // 2)
 
 
 def main() -> int:
@@ -54,23 +69,28 @@ def main() -> int:
     options = parser.parse_args()
 
     kernels = _kernels(options.programs)
-    built = build_many([source for _, source in kernels])
+    built = packs.build_all([source for _, source in kernels], print)
+    failures = [e for e in built.values() if isinstance(e, Exception)]
+    if failures:
+        raise failures[0]
     if options.build:
         print(f"{len(built)} kernels built")
         return 0
     launches = 0
-    for (case, _), b in zip(kernels, built, strict=True):
-        kernel = library.load(b)
+    for case, source in kernels:
+        packed = built[source.name]
+        assert isinstance(packed, packs.Packed)
+        kernel = library.load(packed)
         for m, k in SIZES:
-            t = make_tensors(case, m, k)
-            out = Outputs(t)
+            t = make_tensors(case, _lead(case, m), k)
+            out = t.outputs()
             launch = launcher(kernel, t, out)
             for _ in range(2):  # once with either tag of the exchange
                 launch()
                 launches += 1
             torch.cuda.synchronize()
             out.check_guards()
-            check(t, out.tensors, f"{case} M = {m}, K = {k}")
+            check(t, out.tiles, f"{case} M = {m}, K = {k}")
     print(f"{launches} launches of {len(kernels)} kernels, all right")
     return 0
 

@@ -1,0 +1,51 @@
+"""What is measured: families of workloads, each a program behind a GEMM at one shape.
+
+Pure data: nothing here needs torch or a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bench.workloads.base import Workload
+from bench.workloads.graphs import GRAPHS, GraphWorkload
+from bench.workloads.norms import POSTNORM, RMSNORM, NormWorkload
+
+__all__ = [
+    "FAMILIES",
+    "GRAPHS",
+    "POSTNORM",
+    "RMSNORM",
+    "GraphWorkload",
+    "NormWorkload",
+    "Workload",
+    "by_name",
+    "select",
+]
+
+FAMILIES: dict[str, tuple[Workload, ...]] = {"postnorm": POSTNORM, "rmsnorm": RMSNORM, "graphs": GRAPHS}
+
+
+def by_name(name: str) -> Workload:
+    """The workload of that name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return {w.name: w for family in FAMILIES.values() for w in family}[name]
+
+
+def select(family: str, shapes: Iterable[str] = ()) -> tuple[Workload, ...]:
+    """The workloads of a family, all of them or those of the shapes given as ``MxNxK``, or of the names.
+
+    Raises:
+        ValueError: the family, or one of the shapes, does not exist.
+    """
+    if family not in FAMILIES:
+        raise ValueError(f"no family {family!r}; there are {', '.join(FAMILIES)}")
+    wanted = [s.replace(",", "x") for s in shapes]
+    known = {s for w in FAMILIES[family] for s in (w.shape, w.name)}
+    unknown = [s for s in wanted if s not in known]
+    if unknown:
+        raise ValueError(f"no shape {unknown[0]!r} in {family}; there are {', '.join(sorted(known))}")
+    return tuple(w for w in FAMILIES[family] if not wanted or {w.shape, w.name} & set(wanted))
