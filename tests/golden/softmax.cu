@@ -1,7 +1,6 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong2_39a2b260
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong2_6863387f
 //   masked = a @ b.T * scale + mask
-//   e = exp(masked - max(masked))
-//   y = e * reciprocal(sum(e))
+//   y = exp(masked - max(masked)) * reciprocal(sumexp(masked))
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
@@ -12,24 +11,19 @@ using scale = cf::Scalar<0>;
 
 // phase 0
 using masked = cf::Add<cf::Mul<cf::Acc, scale>, mask>;
-using reduce_peak = cf::RowReduce<0, cf::Max, masked>;
+using masked_exp = cf::RowReduce<0, cf::Softmax, masked>;
 using Phase0 =
-    cf::Phase<cf::Tiles<mask>, cf::Columns<>, cf::Lets<masked>, cf::Effects<cf::Keep<masked>, reduce_peak>>;
+    cf::Phase<cf::Tiles<mask>, cf::Columns<>, cf::Lets<masked>, cf::Effects<cf::Keep<masked>, masked_exp>>;
 
 // phase 1
-using peak = cf::Column<0, cf::Stat<0, cf::value>>;
-using e = cf::Exp<cf::Sub<cf::Kept, peak>>;
-using total = cf::RowReduce<1, cf::Sum, e>;
-using Phase1 = cf::Phase<cf::Tiles<>, cf::Columns<peak>, cf::Lets<e>, cf::Effects<cf::Keep<e>, total>>;
-
-// phase 2
-using total_inverse = cf::Column<0, cf::Reciprocal<cf::Stat<1, cf::value>>>;
-using y = cf::Mul<cf::Kept, total_inverse>;
-using Phase2 = cf::Phase<cf::Tiles<>, cf::Columns<total_inverse>, cf::Lets<>,
+using peak = cf::Column<0, cf::Stat<0, cf::maximum>>;
+using total_inverse = cf::Column<1, cf::Reciprocal<cf::Stat<0, cf::sumexp>>>;
+using y = cf::Mul<cf::Exp<cf::Sub<cf::Kept, peak>>, total_inverse>;
+using Phase1 = cf::Phase<cf::Tiles<>, cf::Columns<peak, total_inverse>, cf::Lets<>,
                          cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
 
-using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2048>, cf::Cooperative<128, 128, 64, 2>,
-                                   cf::Cluster<1, 2>, cf::Stages<6>, cf::TileSlots<2>, cf::Operands<mask>,
-                                   cf::Program<Phase0, Phase1, Phase2>>;
+using Kernel =
+    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2048>, cf::Cooperative<128, 128, 64, 2>, cf::Cluster<1, 2>,
+                        cf::Stages<6>, cf::TileSlots<2>, cf::Operands<mask>, cf::Program<Phase0, Phase1>>;
 }  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong2_39a2b260, Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong2_6863387f, Kernel)
