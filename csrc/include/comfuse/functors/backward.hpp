@@ -1,0 +1,67 @@
+// The gradient times the derivative of an activation.  As in aten, `grad` comes first; SigmoidBackward and
+// TanhBackward read the function's output.
+//
+// What is infinite follows the formula: SiluBackward(1, inf) is NaN, inf * 0.
+#ifndef COMFUSE_FUNCTORS_BACKWARD_HPP_
+#define COMFUSE_FUNCTORS_BACKWARD_HPP_
+
+#include "comfuse/functors/primitives.hpp"
+
+namespace comfuse {
+namespace fn {
+
+struct GeluBackward {
+  // Phi(x) + x phi(x)
+  static CF_HD float apply(float grad, float x) {
+    constexpr float kScale = 0.3989422804014327f;  // 1 / sqrt(2 pi)
+    float const density = kScale * detail::exp2(x * x * (-0.5f * detail::kLog2E));
+    return grad * (detail::normal_cdf(x) + x * density);
+  }
+};
+struct GeluTanhBackward {
+  // s + x s (1 - s) (2 u)', s = sigmoid(2 u).  Where x^2 exceeds the bound s (1 - s) is 0, and stays it.
+  static CF_HD float apply(float grad, float x) {
+    float const t = ::fminf(x * x, 256.0f);
+    float const gate = detail::sigmoid_of_scaled(x * (detail::kGeluTanh + detail::kGeluTanhCubic * t));
+    float const slope = (detail::kGeluTanh + 3.0f * detail::kGeluTanhCubic * t) * detail::kLn2;
+    return grad * (gate + x * (gate * (1.0f - gate) * slope));
+  }
+};
+struct SiluBackward {
+  static CF_HD float apply(float grad, float x) {
+    float const gate = detail::sigmoid_of_scaled(x * detail::kLog2E);
+    return grad * gate * (1.0f + x * (1.0f - gate));
+  }
+};
+struct MishBackward {
+  // t + x sigmoid(x) (1 - t^2) with t = tanh(softplus(x)).  In terms of e = e^x, n = e (e + 2), d = n + 2:
+  // t = n / d, and sigmoid(x) (1 - t^2) = 4 e (1 + e) / d^2, below float32's resolution from x = 30 on.
+  static CF_HD float apply(float grad, float x) {
+    float const e = detail::exp2(detail::min_nan(x, 30.0f) * detail::kLog2E), n = e * (e + 2.0f);
+    float const r = detail::rcp(n + 2.0f);
+    float const slope = x >= 30.0f ? 0.0f : 4.0f * e * (1.0f + e) * r * r;
+    return grad * (n * r + x * slope);
+  }
+};
+struct HardswishBackward {
+  static CF_HD float apply(float grad, float x) {
+    float const rising = x < 3.0f ? grad * (x * (1.0f / 3.0f) + 0.5f) : grad;
+    return x <= -3.0f ? 0.0f : rising;
+  }
+};
+struct SoftplusBackward {
+  static CF_HD float apply(float grad, float x) {
+    return grad * detail::sigmoid_of_scaled(x * detail::kLog2E);
+  }
+};
+struct SigmoidBackward {
+  static CF_HD float apply(float grad, float out) { return grad * out * (1.0f - out); }
+};
+struct TanhBackward {
+  static CF_HD float apply(float grad, float out) { return grad * (1.0f - out * out); }
+};
+
+}  // namespace fn
+}  // namespace comfuse
+
+#endif
