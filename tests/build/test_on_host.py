@@ -1,4 +1,4 @@
-"""How the GEMM's factors and results lie in memory and registers, checked without a GPU."""
+"""Layouts and index arithmetic of the device headers, checked on the host."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ def test_shared_memory_and_descriptors_agree_with_cute(tmp_path: Path) -> None:
     check([str(cuda.nvcc), "-x", "c++", "-std=c++17", *include, str(source), "-o", str(program)], program)
 
 
-def test_quads_trade_accumulators_for_runs_of_eight_columns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["transpose", "divisor"])
+def test_arithmetic_of_the_device(name: str, tmp_path: Path) -> None:
+    """Quads trade accumulators for runs of eight columns; divisions by multiplication are exact."""
     try:
         compiler, _ = find_cxx()
     except ToolchainError as e:
         pytest.skip(str(e))
-    source, program = HOST / "transpose.cpp", tmp_path / "transpose"
-    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror"]
-    check([str(compiler), *flags, f"-I{INCLUDE_DIR}", str(source), "-o", str(program)], program)
+    program = tmp_path / name
+    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE_DIR}"]
+    check([str(compiler), *flags, str(HOST / f"{name}.cpp"), "-o", str(program)], program)
