@@ -44,7 +44,8 @@ _TAIL_CYCLES = 400.0  # to hand partials to the last tile, for each kind of tail
 _TRADE_SLOTS = 4.0
 # Share of the time of memory traffic that counts: with twice the threads more loads are under way.
 _MEMORY = {"pingpong": 1.0, "pingpong2": 0.93, "cooperative": 1.0}
-_KEPT_OF_B = 5e6  # bytes that stay in L2 from wave to wave, with A and the epilogue's tensors passing by
+_KEPT_OF_B = 5e6  # bytes that stay in L2 from pass to pass, with A and the epilogue's tensors passing by
+BAND = 16  # row blocks that read B together, where tiles do not wait for their row block
 
 
 def floor_us(spec: FusedSpec, gpu: Gpu, m: int) -> float:
@@ -91,7 +92,9 @@ def predict_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gp
     alone = SCHEDULES[shape.schedule].teams == 1
     if program.waits and alone and _straddles(shape, spec.n, work, clusters):
         mainloop *= _STRADDLING
-    b_again = (waves - 1) * max(0.0, _columns(spec, spec.n) * spec.k * spec.dtype.nbytes - _KEPT_OF_B)
+    # Waiting tiles go row block by row block, so that each wave reads all of B if N is wide.
+    passes = waves if program.waits else min(waves, -(-m // (shape.tile_m * BAND)))
+    b_again = (passes - 1) * max(0.0, _columns(spec, spec.n) * spec.k * spec.dtype.nbytes - _KEPT_OF_B)
     memory = 1e6 * _MEMORY[shape.schedule] * (traffic(spec, m) + b_again) / gpu.bandwidth
     return math.hypot(waves * (mainloop + _epilogue_us(spec, program, shape, gpu)), memory) + _LAUNCH_US
 

@@ -323,6 +323,7 @@ def test_limits_are_those_of_the_headers() -> None:
     assert constant("abi.h", "CF_MAX_SCALARS") == rules.MAX_SCALARS
     assert constant("sm90/kernel.hpp", "kSlotBytes") == memory.PIECE_ROWS
     assert constant("sm90/fragment.hpp", "kFragmentColumns") == memory.PIECE_COLUMNS
+    assert f"Waits ? 1 : {cost.BAND};" in (INCLUDE / "sm90" / "scheduler.hpp").read_text()
     registers = re.search(
         r"kConsumerRegisters = kConsumers == 2 \? (\d+) : (\d+);",
         (INCLUDE / "sm90" / "kernel.hpp").read_text(),

@@ -35,7 +35,6 @@ def test_two_products_share_a_tile_of_at_most_256_columns() -> None:
         ("pingpong2", 64),
         ("cooperative", 128),
     }
-    assert plan(gated(11008, 4096), "h200", 8192).tile_n == 128
 
 
 def test_two_products_hold_two_accumulators() -> None:
@@ -59,6 +58,20 @@ def test_traffic_counts_both_factors_and_every_kind_of_output() -> None:
     b.output("total", b.op("full_sum", x), FP32)
     m = 1000
     assert cost.traffic(b.spec(), m) == 2 * (m + 2 * 256) * 512 + 4 * m * 4 + 4 * 256
+
+
+def test_tiles_that_nobody_waits_for_go_in_bands() -> None:
+    """A wide B passes through memory once for 16 row blocks, not once for each wave of tiles."""
+    tail = SpecBuilder(32000, 4096, BF16)
+    tail.output("total", tail.op("row_sum", tail.gemm()), FP32)
+    waits = SpecBuilder(32000, 4096, BF16)
+    x = waits.gemm()
+    waits.output("y", waits.op("sub", x, waits.op("row_max", x)), BF16)
+    shape = TileShape("cooperative", 128, 256, 2)
+    fast, slow = (force(b.spec(), shape, "h200", 8192) for b in (tail, waits))
+    b_once = 2e6 * 32000 * 4096 / GPUS["h200"].bandwidth
+    assert fast.predicted_us < 3000
+    assert slow.predicted_us > 50 * b_once
 
 
 # --- groups ---

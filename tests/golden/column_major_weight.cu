@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_6c635166
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_6e2df7dd
 //   y = a @ b.T + bias
 #include <comfuse/sm90/fused_gemm.hpp>
 
@@ -12,7 +12,7 @@ using y = cf::Add<cf::Acc, bias>;
 using Phase0 = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>, cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
 
 using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/4096, 1, cf::KMajor, cf::MNMajor>,
-                                   cf::Cooperative<128, 256, 64>, cf::Cluster<1, 2>, cf::Stages<4>,
+                                   cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>, cf::Stages<7>,
                                    cf::TileSlots<0>, cf::Operands<bias>, cf::Program<Phase0>>;
 }  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_6c635166, Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_6e2df7dd, Kernel)

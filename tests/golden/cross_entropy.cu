@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_fp32_128x256x64_c1x2_cooperative_208a3ba5
+// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_406c4e46
 //   loss = where(target != ignore_index, logsumexp(a @ b.T) - sum(where(column == target, a @ b.T, 0)), 0)
 //   lse = logsumexp(a @ b.T)
 #include <comfuse/sm90/fused_gemm.hpp>
@@ -26,7 +26,7 @@ using RowTail =
                 cf::Effects<cf::ColumnStore<0, cf::fp32, loss>, cf::ColumnStore<1, cf::fp32, lse>>>;
 
 using Kernel =
-    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/32000>, cf::Cooperative<128, 256, 64>, cf::Cluster<1, 2>,
-                        cf::Stages<4>, cf::TileSlots<0>, cf::Operands<target>, cf::Program<Phase0, RowTail>>;
+    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/32000>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
+                        cf::Stages<7>, cf::TileSlots<0>, cf::Operands<target>, cf::Program<Phase0, RowTail>>;
 }  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x256x64_c1x2_cooperative_208a3ba5, Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_406c4e46, Kernel)

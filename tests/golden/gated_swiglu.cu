@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_cooperative_af4a4df3
+// cf_sm90_gemm_bf16_128x64x64_c1x2_pingpong_e50a48c9
 //   y = silu(a @ b0.T) * (a @ b1.T)
 #include <comfuse/sm90/fused_gemm.hpp>
 
@@ -9,8 +9,8 @@ namespace {
 using y = cf::Mul<cf::Silu<cf::Product<0>>, cf::Product<1>>;
 using Phase0 = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>, cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
 
-using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/11008, /*Products=*/2>,
-                                   cf::Cooperative<128, 128, 64>, cf::Cluster<1, 2>, cf::Stages<4>,
-                                   cf::TileSlots<0>, cf::Operands<>, cf::Program<Phase0>>;
+using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/11008, /*Products=*/2>, cf::Pingpong<128, 64, 64>,
+                                   cf::Cluster<1, 2>, cf::Stages<7>, cf::TileSlots<0>, cf::Operands<>,
+                                   cf::Program<Phase0>>;
 }  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_cooperative_af4a4df3, Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x64x64_c1x2_pingpong_e50a48c9, Kernel)

@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_fp32_128x256x64_c1x2_cooperative_1b5145cf
+// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_0b4206fa
 //   rrms = rsqrt(group_sumsq(a @ b.T) * 0.0078125 + eps)
 //   y = a @ b.T * rrms * weight
 #include <comfuse/sm90/fused_gemm.hpp>
@@ -23,7 +23,7 @@ using Phase1 = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>,
                          cf::Groups<rrms>>;
 
 using Kernel =
-    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/4096>, cf::Cooperative<128, 256, 64>, cf::Cluster<1, 2>,
-                        cf::Stages<4>, cf::TileSlots<0>, cf::Operands<weight>, cf::Program<Phase0, Phase1>>;
+    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/4096>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
+                        cf::Stages<7>, cf::TileSlots<0>, cf::Operands<weight>, cf::Program<Phase0, Phase1>>;
 }  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x256x64_c1x2_cooperative_1b5145cf, Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_0b4206fa, Kernel)

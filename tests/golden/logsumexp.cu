@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_fp32_128x256x64_c1x2_cooperative_ca1623cc
+// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_dd8ea92e
 //   lse = logsumexp(a @ b.T)
 #include <comfuse/sm90/fused_gemm.hpp>
 
@@ -14,7 +14,7 @@ using lse = cf::Column<0, cf::Stat<0, cf::lse>>;
 using RowTail = cf::RowTail<cf::Columns<lse>, cf::Effects<cf::ColumnStore<0, cf::fp32, lse>>>;
 
 using Kernel =
-    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/8192>, cf::Cooperative<128, 256, 64>, cf::Cluster<1, 2>,
-                        cf::Stages<4>, cf::TileSlots<0>, cf::Operands<>, cf::Program<Phase0, RowTail>>;
+    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/8192>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
+                        cf::Stages<7>, cf::TileSlots<0>, cf::Operands<>, cf::Program<Phase0, RowTail>>;
 }  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x256x64_c1x2_cooperative_ca1623cc, Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_dd8ea92e, Kernel)

@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_bd5ce8cd
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_6a3a78ab
 //   q = a @ b.T + bias
 //   q in heads of 128 columns
 #include <comfuse/sm90/fused_gemm.hpp>
@@ -14,7 +14,7 @@ using Phase0 =
     cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>, cf::Effects<cf::StridedStore<0, cf::bf16, q>>>;
 
 using Kernel =
-    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/4096>, cf::Cooperative<128, 256, 64>, cf::Cluster<1, 2>,
-                        cf::Stages<4>, cf::TileSlots<0>, cf::Operands<bias>, cf::Program<Phase0>>;
+    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/4096>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
+                        cf::Stages<7>, cf::TileSlots<0>, cf::Operands<bias>, cf::Program<Phase0>>;
 }  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_bd5ce8cd, Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_6a3a78ab, Kernel)

@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_fp32_128x256x64_c1x2_cooperative_f7e1fe66
+// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_569c9bdc
 //   total = full_sum(relu(a @ b.T))
 #include <comfuse/sm90/fused_gemm.hpp>
 
@@ -13,7 +13,7 @@ using Phase0 = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>, cf::Effects<tot
 using FullTail = cf::FullTail<cf::Effects<cf::ScalarStore<0, cf::fp32, cf::FullStat<0, cf::value>>>>;
 
 using Kernel =
-    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/8192>, cf::Cooperative<128, 256, 64>, cf::Cluster<1, 2>,
-                        cf::Stages<4>, cf::TileSlots<0>, cf::Operands<>, cf::Program<Phase0, FullTail>>;
+    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/8192>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
+                        cf::Stages<7>, cf::TileSlots<0>, cf::Operands<>, cf::Program<Phase0, FullTail>>;
 }  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x256x64_c1x2_cooperative_f7e1fe66, Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_569c9bdc, Kernel)
