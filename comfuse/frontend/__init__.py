@@ -11,7 +11,8 @@ from typing import Any
 
 from comfuse.frontend.errors import TraceError
 from comfuse.frontend.fuse import FusedFunction, fuse, unfused
-from comfuse.frontend.region import TracedRegion, trace_region
+from comfuse.frontend.region import TracedRegion
+from comfuse.frontend.trace import trace_region
 from comfuse.generator.spec import FusedSpec
 
 __all__ = ["FusedFunction", "TraceError", "TracedRegion", "fuse", "trace", "trace_region", "unfused"]

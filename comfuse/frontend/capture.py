@@ -2,50 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx.traceback
-from torch._decomp import get_decompositions
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from comfuse.errors import ArgumentError, DeviceError
 from comfuse.frontend import views
+from comfuse.frontend.decompositions import DECOMPOSED
 from comfuse.frontend.errors import TraceError
 from comfuse.frontend.source import LocationRecorder, failed_at
 
 aten = torch.ops.aten
-
-# Operators that are rewritten in terms of others before the lowering sees them.  What the lowering knows
-# by itself (layer_norm, softmax, gelu, ...) stays whole, so that its values keep their names.
-_DECOMPOSED = get_decompositions(
-    [
-        aten.addcdiv,
-        aten.addcmul,
-        aten.celu,
-        aten.elu,
-        aten.hardshrink,
-        aten.hardsigmoid,
-        aten.hardswish,
-        aten.lerp,
-        aten.log_sigmoid_forward,
-        aten.logit,
-        aten.logsumexp,
-        aten.mish,
-        aten.nan_to_num,
-        aten.selu,
-        aten.softshrink,
-        aten.std,
-        aten.std_mean,
-        aten.threshold,
-        *([aten._fused_rms_norm] if hasattr(aten, "_fused_rms_norm") else []),
-    ]
-)
 
 CONSTANT_TYPES = (bool, int, str, type(None), torch.dtype)
 
@@ -150,9 +126,15 @@ def _capture(
     with mode:
         fakes = [_fake(inputs[i]) for i in traced]
     try:
-        with mode, torch.no_grad(), torch.fx.traceback.preserve_node_meta(), LocationRecorder():
+        with (
+            mode,
+            torch.no_grad(),
+            torch.fx.traceback.preserve_node_meta(),
+            LocationRecorder(),
+            _quiet(),
+        ):
             module = make_fx(
-                torch.func.functionalize(flat, remove="mutations"), decomposition_table=_DECOMPOSED
+                torch.func.functionalize(flat, remove="mutations"), decomposition_table=DECOMPOSED
             )(*fakes)
     except TraceError:
         raise
@@ -179,6 +161,21 @@ def _capture(
     return Captured(module, names, arguments, scalars, outputs, structure)
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps torch from logging what the function raises: it is reported, or was to be expected."""
+
+    def drop(record: logging.LogRecord) -> bool:
+        return False
+
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger.addFilter(drop)
+    try:
+        yield
+    finally:
+        logger.removeFilter(drop)
+
+
 def _drop_mutations(graph: torch.fx.Graph) -> None:
     """Makes in-place operators on values that nobody else reads functional.
 
@@ -189,11 +186,7 @@ def _drop_mutations(graph: torch.fx.Graph) -> None:
         if node.op != "call_function" or not name.endswith("_") or not node.target._schema.is_mutable:
             continue
         changed = node.args[0]
-        if (
-            changed.op == "call_function"
-            and len(changed.users) == 1
-            and views.source_of_view(changed) is None
-        ):
+        if changed.op == "call_function" and len(changed.users) == 1 and views.view_of(changed) is None:
             node.target = getattr(getattr(aten, name[:-1]), node.target._overloadname)
 
 

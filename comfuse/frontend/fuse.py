@@ -12,8 +12,10 @@ import torch
 
 from comfuse import fallbacks, ops
 from comfuse.errors import ArgumentError
+from comfuse.frontend.calls import BoundCall, Call
 from comfuse.frontend.capture import CONSTANT_TYPES
-from comfuse.frontend.region import TracedRegion, trace_region
+from comfuse.frontend.region import TracedRegion
+from comfuse.frontend.trace import trace_region
 
 # Shapes whose way to a region is remembered; past that the table is emptied, which costs a check a call.
 _REMEMBERED = 1024
@@ -41,17 +43,13 @@ def unfused(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn._fn if isinstance(fn, FusedFunction) else fn
 
 
-Unpack = Callable[[Sequence[Any]], tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], list[float]]]
-
-
 @dataclass(frozen=True)
 class _Route:
-    """The way from arguments of known shapes to a call of the op, with nothing left to check."""
+    """The way from arguments of known shapes and strides to a call of the op, with nothing left to check."""
 
-    region: TracedRegion
-    text: str
-    unpack: Unpack
-    is_plain: bool  # the function returns the kernel's one output as it is
+    call: Call
+    unpack: Callable[[Sequence[Any]], BoundCall]
+    text: str | None  # of the spec, where the function returns the one kernel's one output as it is
 
 
 class FusedFunction:
@@ -86,9 +84,10 @@ class FusedFunction:
             return self._fn(*args)
         key = self._key(args)
         route = self._routes.get(key) or self._new_route(key, args)
-        a, b, operands, scalars = route.unpack(args)
-        results = ops.region(route.text, a, b, operands, scalars)
-        return results[0] if route.is_plain else route.region.pack(results, a.shape[:-1])
+        call = route.unpack(args)
+        if route.text is not None:
+            return ops.region(route.text, call.a, call.b[0], [*call.b[1:], *call.operands], call.scalars)[0]
+        return route.call.run(call)
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         bound = inspect.signature(self._fn).bind(*args, **kwargs)
@@ -108,7 +107,7 @@ class FusedFunction:
 
     def _key_of(self, x: Any) -> tuple[Any, ...]:
         if isinstance(x, torch.Tensor):
-            return x.dtype, x.shape, x.is_cuda
+            return x.dtype, x.shape, x.stride(), x.is_cuda
         if isinstance(x, float):
             return float, x if self._floats_matter else None
         return type(x), x if isinstance(x, CONSTANT_TYPES) else None
@@ -117,7 +116,8 @@ class FusedFunction:
         region = self._region(key[0], args)
         if len(self._routes) >= _REMEMBERED:
             self._routes.clear()
-        found = _Route(region, region.spec.text(), _unpacker(region, args), region.is_plain)
+        call = region.call(args)
+        found = _Route(call, call.tensors, call.steps[0].text if call.is_plain else None)
         self._routes[self._key(args)] = found
         return found
 
@@ -133,27 +133,3 @@ class FusedFunction:
             self._floats_matter = True
             self._routes.clear()
         return region
-
-
-def _unpacker(region: TracedRegion, args: Sequence[Any]) -> Unpack:
-    """What :meth:`TracedRegion.bind` does for arguments of just these shapes, without its checks."""
-    low = region.lowered
-    cast_a, cast_b = low.casts
-    shapes = [tuple(operand.shape) for operand in region.bind(args).operands]
-    operands = [
-        (i, None if tuple(args[i].shape) == shape else shape)
-        for (i, _), shape in zip(low.operands, shapes, strict=True)
-    ]
-
-    def unpack(
-        args: Sequence[Any],
-    ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], list[float]]:
-        a, b = args[low.a], args[low.b]
-        return (
-            a if cast_a is None else a.to(cast_a),
-            b if cast_b is None else b.to(cast_b),
-            [args[i] if shape is None else args[i].reshape(shape) for i, shape in operands],
-            [float(args[i]) for i in low.scalars],
-        )
-
-    return unpack

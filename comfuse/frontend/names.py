@@ -25,7 +25,7 @@ def rename(spec: FusedSpec, names: dict[int, str]) -> FusedSpec:
     operands = tuple(dataclasses.replace(o, name=unique(o.name)) for o in spec.operands)
     nodes = list(spec.nodes)
     for i, node in reversed(list(enumerate(nodes))):  # of several values called h, the last is the h
-        if node.operand is not None:
+        if node.op == "load" and node.operand is not None:
             nodes[i] = dataclasses.replace(node, name=operands[node.operand].name)
         else:
             nodes[i] = dataclasses.replace(node, name=unique(names.get(i, node.name)))

@@ -1,127 +1,185 @@
-"""Where a value lies in the tile space, by the shapes that torch broadcasts."""
+"""The values of a lowering, and where they lie in the tile space."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
-from comfuse.frontend.views import shape_of
+from comfuse.frontend import axes
+from comfuse.frontend.axes import Atom, Axis, Dim, Layout, Shape
+from comfuse.frontend.views import Picked, picked
 from comfuse.generator.spec import Space
-
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Value:
-    """A node of the spec and its place.
-
-    ``shape`` is the one it has in the graph; a broadcasting ``expand`` leaves it as it was before.
-    """
+    """A node of the spec."""
 
     node: int
     space: Space
-    shape: Shape
+
+
+@dataclass(frozen=True)
+class Term:
+    """What a node of the graph is: a value, and how the graph's tensor walks over it.
+
+    Attributes:
+        values: one value; or two where the columns are those of two products side by side, one for each.
+        layout: the walk of each of the tensor's dimensions.  Over two values the columns count 2 N.
+        row, column: the first row and column of the walk.
+        part: the axes of which it visits a part.
+    """
+
+    values: tuple[Value, ...]
+    layout: Layout
+    row: int = 0
+    column: int = 0
+    part: frozenset[Axis] = frozenset()
+
+    @property
+    def is_wide(self) -> bool:
+        return len(self.values) == 2
+
+    @property
+    def space(self) -> Space:
+        return self.values[0].space
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Values side by side in one tensor, which can be returned and nothing else.
+
+    ``parts``: each with where its dimensions lie in the tensor.
+    """
+
+    parts: tuple[tuple[Term, tuple[Picked, ...]], ...]
 
 
 # Of operators with several results, with None for one that a kernel does not have.
-Result = Value | tuple[Value | None, ...]
+Result = Term | Joined | tuple[Term | None, ...]
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A shape that the inputs of a node broadcast to, and what its dimensions mean.
+    """The layout that the inputs of a node broadcast to.
 
-    ``tile``: the last dimension runs over N, the others over M.  Otherwise all of them run over M.
+    Attributes:
+        layout: as the graph has it.
+        dims: the part of it that is meant, walking along the columns of one product.
+        half: None, or which of two values side by side is meant.
+        fill: the space of a vector that repeats one number for all of it; SCALAR: it is one number itself.
     """
 
-    shape: Shape
-    tile: bool
+    layout: Layout
+    dims: tuple[Picked, ...]
+    half: int | None = None
+    fill: Space = Space.SCALAR
+
+    @classmethod
+    def of(cls, layout: Layout, dims: tuple[Picked, ...] | None = None, half: int | None = None) -> Frame:
+        """The frame of a node's inputs."""
+        dims = picked(layout) if dims is None else dims
+        rows, columns = (axes.atoms_along((d.walk for d in dims), axis) for axis in (Axis.ROWS, Axis.COLUMNS))
+        by_group = bool(columns) and columns[-1].stride > 1
+        if rows and (by_group or not columns):
+            return cls(layout, dims, half, Space.COLUMN)
+        return cls(layout, dims, half, Space.ROW if columns else Space.SCALAR)
+
+    def narrowed(self, dims: tuple[Picked, ...]) -> Frame:
+        """The place of one of the inputs."""
+        return Frame(tuple(dim.walk for dim in dims), dims, self.half, self.fill)
 
 
-def frame_of(shape: Shape, inputs: Sequence[Value], m: int, n: int) -> Frame | None:
-    """The frame of a node whose result has ``shape``; ``inputs`` are those that depend on the GEMM."""
-    is_tile = shape[-1:] == (n,) and math.prod(shape[:-1]) == m
-    if any(v.space is Space.TILE for v in inputs):
-        return Frame(shape, True) if is_tile else None
-    if is_tile and all(_padded(v.shape, shape)[-1] == 1 for v in inputs):
-        return Frame(shape, True)  # a column that meets a row
-    return Frame(shape, False) if math.prod(shape) == m else None
+def frame_layout(
+    shape: Shape, terms: Sequence[Term], varying: Sequence[Shape], extents: dict[Axis, int]
+) -> Layout | str:
+    """The layout that a node's inputs broadcast to, or why they do not line up.
 
-
-def classify(shape: Shape, frame: Frame, m: int, n: int) -> Space | None:
-    """The space of an argument of ``shape`` that broadcasts to ``frame``.
-
-    None if it varies over only a part of the rows or of the columns.
-
-    With M = 1 a leading 1 may stand for the rows or for a broadcast: it stands for the rows where the
-    argument has all the dimensions of the frame.
+    Args:
+        shape: of the node's result.
+        terms: the inputs that depend on the GEMM.
+        varying: the shapes of those that do not, tensors of one repeated number left out.
+        extents: rows and columns of the GEMM.
     """
-    full_rank = len(shape) >= len(frame.shape)
-    if len(shape) > len(frame.shape):
-        if math.prod(shape[: -len(frame.shape) or None]) != 1:
-            return None
-        shape = shape[len(shape) - len(frame.shape) :]
-    padded = _padded(shape, frame.shape)
-    if not frame.tile:
-        if padded == frame.shape and (m > 1 or full_rank):
-            return Space.COLUMN
-        return Space.SCALAR if math.prod(padded) == 1 else None
-    lead = frame.shape[:-1]
-    broadcast = math.prod(padded[:-1]) == 1
-    rows = padded[:-1] == lead and math.prod(lead) == m and (m > 1 or full_rank)
-    if not rows and not broadcast:
-        return None
-    if padded[-1] == n:
-        return Space.TILE if rows else Space.ROW
-    if padded[-1] == 1:
-        return Space.COLUMN if rows else Space.SCALAR
-    return None
-
-
-def natural_shape(space: Space, frame: Frame, n: int) -> Shape:
-    """The shape of an argument's value of ``space`` that broadcasts to ``frame``."""
-    if space is Space.SCALAR:
-        return ()
-    if space is Space.ROW:
-        return (n,)
-    if space is Space.COLUMN and frame.tile:
-        return (*frame.shape[:-1], 1)
-    return frame.shape
-
-
-def misfit(value: Value, frame: Frame, n: int) -> str:
-    """Why broadcasting ``value`` to ``frame`` does not put it where its space says; empty if it does."""
-    if value.space is Space.SCALAR:
-        return ""
-    padded = _padded(value.shape, frame.shape)
-    if value.space is Space.TILE:
-        fits = frame.tile and padded == frame.shape
-    elif value.space is Space.COLUMN:
-        fits = padded == (*frame.shape[:-1], 1) if frame.tile else padded == frame.shape
-    else:
-        fits = frame.tile and math.prod(padded) == n == padded[-1]
-    if fits:
-        return ""
-    hint = "; keepdim=True in the reduction keeps it aligned" if value.space is Space.COLUMN else ""
-    return (
-        f"does not line up with the rows and columns of the GEMM's result (N = {n}) when it is broadcast to "
-        f"{frame.shape}{hint}"
-    )
-
-
-def with_shapes(result: Result, node: torch.fx.Node) -> Result:
-    """The result of a reduction with the shapes it has in the graph (keepdim or not)."""
-    if isinstance(result, Value):
-        return dataclasses.replace(result, shape=shape_of(node))
+    rank = len(shape)
+    layout: list[Dim] = []
+    for d in range(rank):
+        found = {dim for t in terms if _walks(dim := axes.aligned_layout(t.layout, rank)[d])}
+        if len(found) > 1:
+            return _misfit(shape, terms)
+        layout.append(next(iter(found), ()))
+    known = tuple(layout)
+    if any(axes.gaps(axes.atoms_along(known, axis), extent) is None for axis, extent in extents.items()):
+        return _misfit(shape, terms)
+    padded = [axes.aligned(s, rank) for s in varying]
+    open_dims = [d for d in range(rank) if shape[d] > 1 and not known[d]]
+    unknown = [d for d in open_dims if any(s[d] > 1 for s in padded)]
+    if unknown:
+        filled = axes.fill(known, shape, unknown, extents)
+        if filled is None:
+            return f"{_misfit(shape, terms)}: dimensions {unknown} are neither rows nor columns"
+        known = filled
     return tuple(
-        None if value is None else dataclasses.replace(value, shape=tuple(tensor.shape))
-        for value, tensor in zip(result, node.meta["val"], strict=True)
+        axes.repeated(shape[d]) if d in open_dims and d not in unknown else dim for d, dim in enumerate(known)
     )
 
 
-def _padded(shape: Shape, to: Shape) -> Shape:
-    return (1,) * (len(to) - len(shape)) + shape
+def _walks(dim: Dim) -> bool:
+    return any(atom.axis is not None for atom in dim)
+
+
+def _misfit(shape: Shape, terms: Sequence[Term]) -> str:
+    shapes = " and ".join(str(axes.shape_of(t.layout)) for t in terms)
+    dropped = any(t.space in (Space.COLUMN, Space.GROUP) and len(t.layout) < len(shape) for t in terms)
+    hint = "; keepdim=True in the reduction keeps it aligned" if dropped else ""
+    return (
+        f"inputs of shape {shapes} do not line up with the rows and columns of the GEMM's result when they "
+        f"are broadcast to {shape}{hint}"
+    )
+
+
+# --- two products side by side ---------------------------------------------------------------------------
+
+
+def halved(layout: Layout, interleaved: bool, n: int) -> Layout | None:
+    """The walk along the columns of one product, of a layout that picks one of two.
+
+    None if a dimension runs over both.
+    """
+    dims = [_half(Picked(axes.size_of(dim), dim), 0, interleaved, n) for dim in layout]
+    if any(dim is None or not dim.is_whole for dim in dims):
+        return None
+    return tuple(dim.walk for dim in dims if dim is not None)
+
+
+def half_of(dims: Sequence[Picked], half: int, interleaved: bool, n: int) -> tuple[Picked, ...] | None:
+    """The dimensions of a tensor over both products, cut down to one.
+
+    None if no start and step picks it.
+    """
+    result = tuple(_half(dim, half, interleaved, n) for dim in dims)
+    return None if any(dim is None for dim in result) else result  # type: ignore[return-value]
+
+
+def _half(dim: Picked, half: int, interleaved: bool, n: int) -> Picked | None:
+    atoms = axes.split_at((dim.walk,), Axis.COLUMNS, 2 if interleaved else n)
+    pair = Atom(Axis.COLUMNS, 1, 2) if interleaved else Atom(Axis.COLUMNS, n, 2)
+    rest = []
+    for atom in atoms:
+        if atom != pair and atom.axis is Axis.COLUMNS and interleaved:
+            if atom.stride % 2:
+                return None
+            atom = Atom(atom.axis, atom.stride // 2, atom.size)
+        elif atom != pair and atom.axis is Axis.COLUMNS and atom.stride * atom.size > n:
+            return None
+        rest.append(atom)
+    if pair not in atoms:
+        return Picked(dim.size, axes.joined(rest), dim.start, dim.step)
+    place = atoms.index(pair)
+    inner = axes.size_of(atoms[place + 1 :])
+    walk = axes.joined(rest[:place] + rest[place + 1 :])
+    if axes.size_of(atoms[:place]) == 1:
+        return Picked(dim.size, walk, dim.start + dim.step * half * inner, dim.step)
+    if inner == 1:
+        return Picked(dim.size, walk, dim.start + dim.step * half, 2 * dim.step)
+    return None

@@ -1,81 +1,67 @@
-"""A traced function: its spec, and how a call's arguments and results belong to it."""
+"""A traced function: its spec, and for which arguments it holds."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
-from comfuse.frontend.capture import capture
-from comfuse.frontend.errors import TraceError
-from comfuse.frontend.lower import Lowered, lower
-from comfuse.generator.spec import FusedSpec, Space
+from comfuse.frontend.calls import BoundCall, Call
+from comfuse.frontend.lowered import Lowered, Read, Rows
+from comfuse.generator.spec import FusedSpec
+from comfuse.generator.stages import stages
 
-
-@dataclass(frozen=True)
-class OutputForm:
-    """How one result of the function is made of one of the spec's outputs.
-
-    The op gives ``(*lead, N)`` or ``(*lead,)``, where ``lead`` are the leading dimensions of A.
-    ``flat``: the rows are one dimension.  ``keepdim``: a trailing 1 follows.
-    """
-
-    index: int
-    flat: bool = False
-    keepdim: bool = False
-
-
-@dataclass(frozen=True)
-class BoundCall:
-    """The tensors and scalars of one call, in the order of the spec."""
-
-    a: torch.Tensor
-    b: torch.Tensor
-    operands: list[torch.Tensor]
-    scalars: list[float]
+# Reductions over rows that torch refuses where there are none.
+_NEEDS_A_ROW = ("col_max", "col_min", "full_max", "full_min")
 
 
 @dataclass(frozen=True)
 class TracedRegion:
-    """A function whose whole body is one fused kernel.
+    """A function whose whole body is one fused kernel, or a few that follow each other.
 
     Attributes:
-        spec: what is computed.
+        lowered: what is computed, and which argument is what.
         names: the function's arguments.
-        lowered: which argument is what.
-        outputs: how its results are made of the kernel's.
-        structure: how the function packs them.
-        lead: the leading dimensions of A when it was traced.
+        structure: how it packs its results.
         dtypes: of the tensor arguments; None for the others.
-        shapes: of the operands, in the order of the spec.
-        forms: which of :func:`_row_shapes` each operand has; None: it has its shape for every number of rows.
+        shapes: of the tensor arguments when it was traced; None for the others.
         constants: position and value of each argument that is built into the spec.
         any_rows: True if the function means the same for every number of rows; False if it reads the number
-            itself (``x / x.shape[0]``, ``x.view(8, 128, -1)``): then the spec holds for ``lead`` alone.
+            itself (``x / x.shape[0]``, ``x.view(8, 128, -1)``): then the spec holds for these rows alone.
     """
 
-    spec: FusedSpec
-    names: tuple[str, ...]
     lowered: Lowered
-    outputs: tuple[OutputForm, ...]
+    names: tuple[str, ...]
     structure: pytree.TreeSpec
-    lead: tuple[int, ...]
     dtypes: tuple[torch.dtype | None, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    forms: tuple[int | None, ...]
+    shapes: tuple[tuple[int, ...] | None, ...]
     constants: tuple[tuple[int, Any], ...] = ()
     any_rows: bool = True
+    _calls: dict[tuple[int, ...], Call] = field(default_factory=dict, compare=False, repr=False)
 
     @property
-    def is_plain(self) -> bool:
-        """True if the function returns the kernel's only output as it is."""
-        return self.outputs == (OutputForm(0),) and self.structure.is_leaf()
+    def spec(self) -> FusedSpec:
+        return self.lowered.spec
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """The dimensions of the rows when it was traced."""
+        return self.lowered.lead_shape
+
+    @property
+    def kernels(self) -> tuple[FusedSpec, ...]:
+        """The specs of its kernels, in the order in which they run.
+
+        Raises:
+            PlanError: no kernels can run it; names the node and the reason.
+        """
+        return tuple(stage.spec for stage in stages(self.spec))
+
+    # --- which calls it takes -----------------------------------------------------------------------
 
     def accepts(self, args: Sequence[Any]) -> bool:
         """True if these arguments are of the class that the function was traced with."""
@@ -87,7 +73,7 @@ class TracedRegion:
         if any(isinstance(x, torch.Tensor) != (i in tensors) for i, x in enumerate(args)):
             return False
         try:
-            self.bind(args)
+            self.call(args)
         except ArgumentError:
             return False
         return True
@@ -96,151 +82,89 @@ class TracedRegion:
         """The call's tensors, as the op takes them.
 
         Raises:
-            ShapeError, DTypeError: an argument does not have the shape or dtype class it was traced with.
+            ShapeError, DTypeError, DeviceError: an argument is not of the class that was traced.
         """
-        low = self.lowered
-        a, b = args[low.a], args[low.b]
-        k, n = self.spec.k, self.spec.n
-        if a.dim() != len(self.lead) + 1 or a.shape[-1] != k:
-            raise self._shape(low.a, a, f"({', '.join('*' * len(self.lead))}, {k})")
-        lead = a.shape[:-1]
-        if not self.any_rows and tuple(lead) != self.lead:
-            raise self._shape(low.a, a, f"{(*self.lead, k)}, since the function reads the number of rows")
-        if tuple(b.shape) != (n, k):
-            raise self._shape(low.b, b, f"({n}, {k})")
-        operands = []
-        for (i, space), shape, form in zip(low.operands, self.shapes, self.forms, strict=True):
-            expected = shape if form is None else _row_shapes(space, lead, n)[form]
-            if tuple(args[i].shape) != expected:
-                raise self._shape(i, args[i], f"{expected}, where {self.names[low.a]} has {tuple(a.shape)}")
-            wanted = _op_shape(space, lead, n)
-            operands.append(args[i] if expected == wanted else args[i].reshape(wanted))
+        return self.call(args).tensors(args)
+
+    def call(self, args: Sequence[Any]) -> Call:
+        """What calls with arguments of these shapes have in common.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: an argument is not of the class that was traced.
+        """
+        self._check_ranks(args)
+        rows = self._rows(args)
+        if rows.sizes not in self._calls:
+            lowered = self.lowered if rows == self.lowered.rows else self.lowered.at(rows)
+            self._calls[rows.sizes] = Call(lowered, self.names, self.structure)
+        found = self._calls[rows.sizes]
+        self._check(found, args)
+        return found
+
+    def _rows(self, args: Sequence[Any]) -> Rows:
+        if not self.any_rows:
+            return self.lowered.rows
+        return Rows(tuple(args[i].shape[d] // divisor for i, d, divisor in self.lowered.sources))
+
+    def _check_ranks(self, args: Sequence[Any]) -> None:
         for i, dtype in enumerate(self.dtypes):
-            if dtype is not None and args[i].dtype is not dtype:
+            if dtype is None:
+                continue
+            shape = self.shapes[i]
+            assert shape is not None
+            if args[i].dim() != len(shape):
+                raise self._shape(i, args[i], f"{len(shape)} dimensions, as traced")
+            if args[i].dtype is not dtype:
                 raise DTypeError(
                     "call", self.names[i], str(args[i].dtype), str(dtype), "trace again for another dtype"
                 )
+
+    def _check(self, call: Call, args: Sequence[Any]) -> None:
+        low = call.lowered
+        read: set[int] = set()
+        for argument in (low.a, *low.b, *low.operands):
+            self._check_shape(argument, args)
+            read.add(argument.position)
+        for i, shape in enumerate(self.shapes):
+            if shape is not None and i not in read and tuple(args[i].shape) != shape:
+                raise self._shape(i, args[i], f"{shape}, as traced: the function reads its shape")
+        for i, expected in self._majors(call, args):
+            raise self._shape(i, args[i], f"strides whose {expected} is contiguous, as traced")
         for i in low.scalars:
             if isinstance(args[i], torch.Tensor) and args[i].is_cuda:
                 raise DeviceError(
                     "call", self.names[i], f"on {args[i].device}", "a Python float or a tensor on the CPU",
-                    "reading it would wait for the GPU; or expand it to (M, 1) or (N,)",
+                    "reading it would wait for the GPU",
                 )  # fmt: skip
-        casts = [x if dtype is None else x.to(dtype) for x, dtype in zip((a, b), low.casts, strict=True)]
-        return BoundCall(casts[0], casts[1], operands, [float(args[i]) for i in low.scalars])
+        if low.rows.count == 0:
+            self._check_empty(args)
 
-    def pack(self, results: Sequence[torch.Tensor], lead: Sequence[int]) -> Any:
-        """What the function returns, made of the kernel's outputs."""
-        flat = []
-        for form in self.outputs:
-            y = results[form.index]
-            if form.flat and len(lead) != 1:
-                y = y.reshape(-1, *y.shape[len(lead) :])
-            flat.append(y.unsqueeze(-1) if form.keepdim else y)
-        return pytree.tree_unflatten(flat, self.structure)
+    def _check_shape(self, read: Read, args: Sequence[Any]) -> None:
+        got = args[read.position]
+        if tuple(got.shape) == read.shape:
+            return
+        hint = "" if self.any_rows else ", since the function reads the number of rows"
+        first = self.lowered.a.position
+        beside = (
+            "" if read.position == first else f", where {self.names[first]} has {tuple(args[first].shape)}"
+        )
+        raise self._shape(read.position, got, f"{read.shape}{beside}{hint}")
+
+    def _majors(self, call: Call, args: Sequence[Any]) -> list[tuple[int, str]]:
+        """The factors of which another dimension is contiguous than when they were traced."""
+        wrong = []
+        for read, arrangement, major in call.factor_majors():
+            if arrangement.major(args[read.position]) is not major:
+                wrong.append((read.position, f"{major.value.upper()} dimension"))
+        return wrong
+
+    def _check_empty(self, args: Sequence[Any]) -> None:
+        needy = next((node for node in self.spec.nodes if node.op in _NEEDS_A_ROW), None)
+        if needy is not None:
+            position = self.lowered.a.position
+            raise self._shape(
+                position, args[position], f"at least one row: {needy.name} is the extreme of all of them"
+            )
 
     def _shape(self, position: int, got: torch.Tensor, allowed: str) -> ShapeError:
         return ShapeError("call", self.names[position], f"of shape {tuple(got.shape)}", allowed)
-
-
-def trace_region(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
-    """Captures and lowers ``fn(*inputs)``, and does so for other numbers of rows too, to see if they matter.
-
-    Raises:
-        ArgumentError, DeviceError: an input that cannot be traced.
-        TraceError: a function that is not one fused kernel.
-    """
-    region = _trace(fn, inputs)
-    try:
-        other = _trace(fn, _other_rows(region, inputs))
-    except TraceError:
-        return replace(region, any_rows=False)
-    same = (other.spec, other.outputs, other.forms) == (region.spec, region.outputs, region.forms)
-    return region if same else replace(region, any_rows=False)
-
-
-def _trace(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
-    captured = capture(fn, inputs)
-    lowered = lower(captured)
-    lead = tuple(inputs[lowered.a].shape[:-1])
-    shapes = tuple(tuple(inputs[i].shape) for i, _ in lowered.operands)
-    return TracedRegion(
-        spec=lowered.spec,
-        names=captured.names,
-        lowered=lowered,
-        outputs=tuple(_output_form(i, shape, lead, lowered.spec) for i, shape in lowered.outputs),
-        structure=captured.structure,
-        lead=lead,
-        dtypes=tuple(x.dtype if isinstance(x, torch.Tensor) else None for x in inputs),
-        shapes=shapes,
-        forms=tuple(
-            _form_of(shape, _row_shapes(space, lead, lowered.spec.n))
-            for shape, (_, space) in zip(shapes, lowered.operands, strict=True)
-        ),
-        constants=tuple(
-            (i, x)
-            for i, x in enumerate(inputs)
-            if not isinstance(x, torch.Tensor) and i not in captured.scalars
-        ),
-    )
-
-
-def _output_form(index: int, shape: tuple[int, ...], lead: tuple[int, ...], spec: FusedSpec) -> OutputForm:
-    m = math.prod(lead)
-    node = spec.outputs[index]
-    for form, expected in (
-        (OutputForm(index), (*lead, spec.n)),
-        (OutputForm(index, flat=True), (m, spec.n)),
-        (OutputForm(index), lead),
-        (OutputForm(index, keepdim=True), (*lead, 1)),
-        (OutputForm(index, flat=True), (m,)),
-        (OutputForm(index, flat=True, keepdim=True), (m, 1)),
-    ):
-        if shape == expected:
-            return form
-    raise TraceError(
-        f"the result has shape {shape}; allowed where A has leading dimensions {lead}: these, or one of {m}, "
-        f"before N = {spec.n} for a matrix: change the shape after the call",
-        node=node.name,
-    )
-
-
-def _op_shape(space: Space, lead: Sequence[int], n: int) -> tuple[int, ...]:
-    """The shape in which the op gets an operand."""
-    if space is Space.TILE:
-        return (*lead, n)
-    return (n,) if space is Space.ROW else tuple(lead)
-
-
-def _row_shapes(space: Space, lead: Sequence[int], n: int) -> tuple[tuple[int, ...], ...]:
-    """The shapes in which a function may get an operand that varies over the rows."""
-    m = math.prod(lead)
-    if space is Space.TILE:
-        return ((*lead, n), (m, n))
-    if space is Space.COLUMN:
-        return ((*lead, 1), tuple(lead), (m, 1), (m,))
-    return ()
-
-
-def _form_of(shape: tuple[int, ...], forms: tuple[tuple[int, ...], ...]) -> int | None:
-    return forms.index(shape) if shape in forms else None
-
-
-def _other_rows(region: TracedRegion, inputs: Sequence[Any]) -> list[Any]:
-    """Inputs like these with other leading dimensions."""
-    low, n = region.lowered, region.spec.n
-    lead = tuple(d + 2 * i + 3 for i, d in enumerate(region.lead))
-    if math.prod(lead) == n:
-        lead = (*lead[:-1], lead[-1] + 1)
-    others = [_like(x, tuple(x.shape)) if isinstance(x, torch.Tensor) else x for x in inputs]
-    others[low.a] = _like(inputs[low.a], (*lead, region.spec.k))
-    for (i, space), form in zip(low.operands, region.forms, strict=True):
-        if form is not None and i != low.a and i != low.b:
-            others[i] = _like(inputs[i], _row_shapes(space, lead, n)[form])
-    return others
-
-
-def _like(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """A tensor without memory, on the device of ``x``, since autocast depends on it."""
-    with FakeTensorMode():
-        return torch.empty(shape, dtype=x.dtype, device=x.device)

@@ -1,16 +1,22 @@
-"""Operators that move no value, and the way back from a matrix of the GEMM to the argument behind it.
+"""Operators that compute nothing: they give the same elements another shape, order, or a part of them.
 
-A *view* here is any operator whose result holds the same elements in the same row-major order: it changes
-the shape and nothing else.  Copies and casts count too; what they cost does not matter to what is computed.
+Each is read into a small description, which is applied in both directions: forwards to the layout of a value
+that depends on the GEMM, backwards from where a value is needed to the argument that it comes from.  Copies
+count as views; what they cost does not matter to what is computed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from comfuse.frontend import axes
+from comfuse.frontend.axes import Dim, Layout, Shape
 from comfuse.frontend.errors import TraceError
 from comfuse.frontend.source import location
 
@@ -19,25 +25,65 @@ prims = torch.ops.prims
 
 CASTS = {aten._to_copy.default, prims.convert_element_type.default, aten.to.dtype}
 _RESHAPES = {
-    aten.view.default,
-    aten.reshape.default,
-    aten._unsafe_view.default,
-    aten.unsqueeze.default,
-    aten.squeeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-}
-_IDENTITIES = {
     aten.alias.default,
     aten.clone.default,
     aten.contiguous.default,
     aten.detach.default,
     aten.lift_fresh_copy.default,
+    aten.reshape.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten._unsafe_view.default,
+    aten.unsqueeze.default,
+    aten.view.default,
     aten.view_as.default,
 }
 _PERMUTES = {aten.permute.default, aten.t.default, aten.transpose.int}
-# Views only if they leave the shape as it is.
-_IF_SAME_SHAPE = {aten.expand.default, aten.slice.Tensor, aten.view.dtype}
+_EXPANDS = {aten.broadcast_to.default, aten.expand.default}
+# Their results are read one by one, by operator.getitem.
+_SPLITS = {aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int}
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """The same elements in the same order."""
+
+
+@dataclass(frozen=True)
+class Permute:
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Expand:
+    """Dimensions of size 1 repeated, and new ones.  ``places``: where each dimension goes."""
+
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Window:
+    """``count`` places of a dimension, from ``start`` on, each ``step``-th."""
+
+    dim: int
+    start: int
+    step: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Select:
+    """One place of a dimension, which is gone from the result."""
+
+    dim: int
+    index: int
+
+
+View = Reshape | Permute | Expand | Window | Select
+
+
+# --- what the user knows a node by ----------------------------------------------------------------------
 
 
 def refuse(node: torch.fx.Node, reason: str) -> TraceError:
@@ -52,7 +98,13 @@ def name_of(node: torch.fx.Node) -> str:
     return name
 
 
-def shape_of(node: torch.fx.Node) -> tuple[int, ...]:
+def at(node: torch.fx.Node) -> str:
+    """``" at file:line"`` of the node, or nothing."""
+    place = location(node)
+    return "" if place is None else f" at {place}"
+
+
+def shape_of(node: torch.fx.Node) -> Shape:
     return tuple(node.meta["val"].shape)
 
 
@@ -68,28 +120,47 @@ def arguments(node: torch.fx.Node) -> dict[str, Any]:
     return {a.name: given.get(a.name, a.default_value) for a in schema.arguments}
 
 
-def source_of_view(node: torch.fx.Node) -> torch.fx.Node | None:
-    """The node that ``node`` is a view of, or None if it is no view."""
+# --- reading the graph ----------------------------------------------------------------------------------
+
+
+def is_split(node: torch.fx.Node) -> bool:
+    """True for an operator whose results are parts of its input."""
+    return node.target in _SPLITS
+
+
+def view_of(node: torch.fx.Node) -> tuple[torch.fx.Node, View] | None:
+    """What ``node`` is a view of, and which; None if it is none."""
     if node.op != "call_function" or not node.args or not isinstance(node.args[0], torch.fx.Node):
         return None
     source = node.args[0]
-    if node.target in _RESHAPES or node.target in _IDENTITIES:
-        return source
-    if (
-        node.target in _IF_SAME_SHAPE
-        and shape_of(node) == shape_of(source)
-        and dtype_of(node) == dtype_of(source)
-    ):
-        return source
-    if node.target in _PERMUTES and _keeps_order(shape_of(source), _permutation(node)):
-        return source
+    if node.target is operator.getitem:
+        return (source.args[0], _part(source, node.args[1])) if is_split(source) else None  # type: ignore
+    view = _view(node, source)
+    return None if view is None else (source, view)
+
+
+def _view(node: torch.fx.Node, source: torch.fx.Node) -> View | None:
+    if node.target in _RESHAPES:
+        return Reshape()
+    if node.target in _EXPANDS:
+        rank, own = len(shape_of(node)), len(shape_of(source))
+        return Expand(tuple(range(rank - own, rank)))
+    if node.target in _PERMUTES:
+        return Permute(tuple(_permutation(node, len(shape_of(source)))))
+    given = arguments(node) if hasattr(node.target, "_schema") else {}
+    if node.target is aten.select.int:
+        dim = given["dim"] % len(shape_of(source))
+        return Select(dim, given["index"] % shape_of(source)[dim])
+    if node.target is aten.slice.Tensor:
+        dim = given["dim"] % len(shape_of(source))
+        start = _within(given["start"] or 0, shape_of(source)[dim])
+        return Window(dim, start, given["step"], shape_of(node)[dim])
+    if node.target is aten.view.dtype and dtype_of(node) == dtype_of(source):
+        return Reshape()
     return None
 
 
-def _permutation(node: torch.fx.Node) -> list[int]:
-    source = node.args[0]
-    assert isinstance(source, torch.fx.Node)
-    rank = len(shape_of(source))
+def _permutation(node: torch.fx.Node, rank: int) -> list[int]:
     order = list(range(rank))
     if node.target is aten.permute.default:
         return [d % rank for d in node.args[1]]  # type: ignore[union-attr,operator,misc]
@@ -100,81 +171,158 @@ def _permutation(node: torch.fx.Node) -> list[int]:
     return order
 
 
-def _keeps_order(shape: tuple[int, ...], permutation: list[int]) -> bool:
-    """True if only dimensions of size 1 move."""
-    moved = [d for d in permutation if shape[d] != 1]
-    return moved == sorted(moved)
+def _part(split: torch.fx.Node, index: Any) -> View:
+    given = arguments(split)
+    shape = shape_of(split.args[0])  # type: ignore[arg-type]
+    dim = given["dim"] % len(shape)
+    if split.target is aten.unbind.int:
+        return Select(dim, index % shape[dim])
+    sizes = [tuple(part.shape)[dim] for part in split.meta["val"]]
+    index %= len(sizes)
+    return Window(dim, sum(sizes[:index]), 1, sizes[index])
+
+
+def _within(start: int, size: int) -> int:
+    return min(max(start + size if start < 0 else start, 0), size)
+
+
+# --- forwards -------------------------------------------------------------------------------------------
+
+
+def moved(layout: Layout, view: View, shape: Shape) -> Layout | None:
+    """The layout of the view, of ``shape``, of a tensor with ``layout``.
+
+    A window moves where the layout starts as well: see :func:`origin`.  None if no layout describes it.
+    """
+    if isinstance(view, Reshape):
+        return axes.reshaped(layout, shape)
+    if isinstance(view, Permute):
+        return axes.permuted(layout, view.order)
+    if isinstance(view, Expand):
+        own = dict(zip(view.places, layout, strict=True))
+        return tuple(
+            dim if axes.size_of(dim := own.get(d, ())) == size else axes.repeated(size)
+            for d, size in enumerate(shape)
+        )
+    dim = layout[view.dim]
+    if isinstance(view, Select):
+        return None if len(dim) > 1 else (*layout[: view.dim], *layout[view.dim + 1 :])
+    if len(dim) > 1 and view.count != axes.size_of(dim):
+        return None
+    if len(dim) == 1:
+        dim = axes.joined([axes.Atom(dim[0].axis, dim[0].stride * view.step, view.count)])
+    return (*layout[: view.dim], dim, *layout[view.dim + 1 :])
+
+
+def origin(layout: Layout, view: View) -> tuple[axes.Axis, int] | None:
+    """The axis of which a window or selection takes a part, and the first place of that part.
+
+    None if it takes all there is.
+    """
+    if not isinstance(view, Window | Select) or not layout[view.dim]:
+        return None
+    (atom, *_) = layout[view.dim]
+    if atom.axis is None or (isinstance(view, Window) and view.count == axes.size_of(layout[view.dim])):
+        return None
+    return atom.axis, atom.stride * (view.start if isinstance(view, Window) else view.index)
+
+
+# --- backwards ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Matrix:
-    """An argument of the function that is A or B of the GEMM.
+class Picked:
+    """A dimension of an argument: of its ``size`` places, those that are read, and what they walk along."""
 
-    ``cast`` is the dtype it is converted to before the product, if the graph converts it.
+    size: int
+    walk: Dim
+    start: int = 0
+    step: int = 1
+
+    @property
+    def count(self) -> int:
+        return axes.size_of(self.walk)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.count == self.size
+
+
+def picked(layout: Layout) -> tuple[Picked, ...]:
+    return tuple(Picked(axes.size_of(dim), dim) for dim in layout)
+
+
+def undone(dims: tuple[Picked, ...], view: View, shape: Shape) -> tuple[Picked, ...] | None:
+    """The dimensions of a tensor of ``shape``, of whose ``view`` the dimensions are ``dims``.
+
+    None if no such dimensions describe it.
     """
-
-    placeholder: torch.fx.Node
-    cast: torch.dtype | None
-
-
-def matrix_a(gemm: torch.fx.Node, node: torch.fx.Node) -> Matrix:
-    """The argument (..., K) that ``node``, the left factor of ``gemm``, is a view of."""
-    found, transposed = _walk_back(gemm, node, "left")
-    shape, k = shape_of(found.placeholder), shape_of(node)[-1]
-    if transposed or shape[-1:] != (k,):
-        raise refuse(
-            gemm,
-            f"its left factor must be an argument of shape (..., K) with K = {k}; it is a rearranged "
-            f"{name_of(found.placeholder)} of shape {shape}: rearrange it before the call",
+    if isinstance(view, Permute):
+        back: list[Picked] = [*dims]
+        for d, source in enumerate(view.order):
+            back[source] = dims[d]
+        return tuple(back)
+    if isinstance(view, Expand):
+        return tuple(
+            dim if (dim := dims[place]).size == size else Picked(size, ())
+            for place, size in zip(view.places, shape, strict=True)
         )
-    return found
+    if isinstance(view, Select):
+        return (*dims[: view.dim], Picked(shape[view.dim], (), view.index), *dims[view.dim :])
+    if isinstance(view, Window):
+        dim = dims[view.dim]
+        start, step = view.start + view.step * dim.start, view.step * dim.step
+        window = replace(dim, size=shape[view.dim], start=start, step=step)
+        return (*dims[: view.dim], window, *dims[view.dim + 1 :])
+    return _reshaped_back(dims, shape)
 
 
-def matrix_b(gemm: torch.fx.Node, node: torch.fx.Node) -> Matrix:
-    """The argument (N, K) whose transpose ``node``, the right factor of ``gemm``, is."""
-    found, transposed = _walk_back(gemm, node, "right")
-    k, n = shape_of(node)[-2:]
-    shape = shape_of(found.placeholder)
-    if not transposed or shape != (n, k):
-        raise refuse(
-            gemm,
-            f"its right factor {name_of(found.placeholder)} of shape {shape} is used as a (K, N) matrix; "
-            f"only weights of shape (N, K) = ({n}, {k}), as torch.nn.Linear has them, are taken: store the "
-            "transpose once (w = w.t().contiguous()) and write F.linear(x, w) or x @ w.t()",
-        )
-    return found
+def _reshaped_back(dims: tuple[Picked, ...], shape: Shape) -> tuple[Picked, ...] | None:
+    if all(dim.is_whole for dim in dims):
+        layout = axes.reshaped(tuple(dim.walk for dim in dims), shape)
+        return None if layout is None else picked(layout)
+    result: list[Picked] = []
+    for block, sizes in _blocks(dims, shape):
+        found = _block_back(block, sizes)
+        if found is None:
+            return None
+        result += found
+    return tuple(result)
 
 
-def _walk_back(gemm: torch.fx.Node, node: torch.fx.Node, side: str) -> tuple[Matrix, bool]:
-    cast: torch.dtype | None = None
-    transposed = False
-    while node.op != "placeholder":
-        source = source_of_view(node)
-        if source is None and node.target in CASTS:
-            source = node.args[0]  # type: ignore[assignment]
-            cast = cast or dtype_of(node)
-        elif source is None and node.target in _PERMUTES and _swaps_matrix(node):
-            source = node.args[0]  # type: ignore[assignment]
-            transposed = not transposed
-        if source is None:
-            raise refuse(
-                gemm,
-                f"its {side} factor is computed inside the function, by {name_of(node)}"
-                f"{_at(node)}: a kernel starts with the GEMM, so compute the factor before the call",
-            )
-        node = source
-    return Matrix(node, cast), transposed
+def _blocks(dims: tuple[Picked, ...], shape: Shape) -> Iterator[tuple[list[Picked], list[int]]]:
+    """The runs of dimensions, as short as can be, that have as many elements before as after."""
+    own, others = list(dims), list(shape)
+    while own or others:
+        block = [own.pop(0)] if own else []
+        sizes = [others.pop(0)] if others else []
+        while (have := math.prod(d.size for d in block)) != (want := math.prod(sizes)):
+            if have < want and own:
+                block.append(own.pop(0))
+            elif want < have and others:
+                sizes.append(others.pop(0))
+            else:
+                break
+        yield block, sizes
 
 
-def _swaps_matrix(node: torch.fx.Node) -> bool:
-    """True if the permutation swaps the two dimensions that are not 1."""
-    source = node.args[0]
-    assert isinstance(source, torch.fx.Node)
-    shape = shape_of(source)
-    moved = [d for d in _permutation(node) if shape[d] != 1]
-    return len(moved) == 2 and moved[0] > moved[1]
-
-
-def _at(node: torch.fx.Node) -> str:
-    place = location(node)
-    return "" if place is None else f" at {place}"
+def _block_back(block: list[Picked], sizes: list[int]) -> tuple[Picked, ...] | None:
+    parts = [d for d, dim in enumerate(block) if not dim.is_whole]
+    if not parts:
+        layout = axes.reshaped(tuple(dim.walk for dim in block), sizes)
+        return None if layout is None else picked(layout)
+    if len(parts) > 1 or len(sizes) != 1:
+        return None
+    part = block[parts[0]]
+    before, behind = (
+        axes.joined(a for dim in side for a in dim.walk)
+        for side in (block[: parts[0]], block[parts[0] + 1 :])
+    )
+    if not behind and not before:
+        return (part,)
+    if part.walk:  # a window inside a larger dimension
+        return None
+    inner = axes.size_of(behind)
+    if not before:
+        return (Picked(sizes[0], behind, part.start * inner),)
+    return None if behind else (Picked(sizes[0], before, part.start, part.size),)

@@ -1,4 +1,4 @@
-"""Checks a traced function against torch, through the generator's own float64 interpreter."""
+"""Checks a traced function against torch, through the reference in float64."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from comfuse.frontend.region import TracedRegion, trace_region
-from comfuse.generator.interpret import interpret
-from comfuse.generator.spec import Space
+from comfuse import reference
+from comfuse.frontend import TracedRegion, trace_region
+from comfuse.generator.spec import FusedSpec
 
 N, K = 16, 8
 LEAD = (2, 3)
@@ -38,23 +38,31 @@ def row(seed: int = 4, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return tensor(N, dtype=dtype, seed=seed)
 
 
+def exact(
+    text: str, a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor], scalars: Sequence[float]
+) -> list[torch.Tensor]:
+    """What a kernel computes, in float64 and not rounded."""
+    spec = FusedSpec.parse(text)
+    factors, rest = [b, *operands[: spec.products - 1]], operands[spec.products - 1 :]
+    return reference.evaluate(spec, a, factors, rest, scalars, dtype=torch.float64, round_outputs=False)
+
+
+def exact_into(
+    text: str,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    operands: Sequence[torch.Tensor],
+    scalars: Sequence[float],
+    out: Sequence[torch.Tensor],
+) -> None:
+    for place, y in zip(out, exact(text, a, b, operands, scalars), strict=True):
+        place.copy_(y)
+
+
 def evaluate(region: TracedRegion, args: Sequence[Any]) -> Any:
-    """What the spec means for these arguments, in float64."""
-    call = region.bind(args)
-    lead = call.a.shape[:-1]
-    m = call.a.numel() // region.spec.k
-    gemm = call.a.double().reshape(m, -1) @ call.b.double().t()
-    tensors, scalars = iter(call.operands), iter(call.scalars)
-    operands: list[Any] = []
-    for operand in region.spec.operands:
-        if operand.space is Space.SCALAR:
-            operands.append(next(scalars))
-        elif operand.space is Space.TILE:
-            operands.append(next(tensors).double().reshape(m, -1).tolist())
-        else:
-            operands.append(next(tensors).double().reshape(-1).tolist())
-    results = [torch.tensor(y, dtype=torch.float64) for y in interpret(region.spec, gemm.tolist(), operands)]
-    return region.pack([y.reshape(*lead, *y.shape[1:]) for y in results], lead)
+    """What the region means for these arguments, in float64."""
+    call = region.call(args)
+    return call.run(call.tensors(args), exact, exact_into)
 
 
 def check(fn: Callable[..., Any], *args: Any, tolerance: float = 1e-6) -> TracedRegion:
@@ -65,7 +73,7 @@ def check(fn: Callable[..., Any], *args: Any, tolerance: float = 1e-6) -> Traced
     expected = pytree.tree_leaves(fn(*double))
     assert len(found) == len(expected)
     for y, z in zip(found, expected, strict=True):
-        torch.testing.assert_close(y, z.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+        torch.testing.assert_close(y.double(), z.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
     return region
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from comfuse.errors import DTypeError, ShapeError
-from comfuse.frontend import trace_region
+from comfuse.frontend import fuse, trace_region
 from tests.frontend.support import LEAD, K, N, residual, row, tensor, weight, x
 
 
@@ -25,7 +25,8 @@ def test_bind_follows_the_spec():
     args = arguments()
     call = trace_region(program, args).bind(args)
     assert call.a is args[0]
-    assert call.b is args[1]
+    assert call.b == [args[1]]
+    assert call.b[0] is args[1]
     assert [tuple(t.shape) for t in call.operands] == [(N,), (*LEAD, N), LEAD]
     assert call.scalars == [2.0]
 
@@ -40,7 +41,7 @@ def test_one_region_serves_every_number_of_rows(lead):
 @pytest.mark.parametrize(
     "position, other, error, message",
     [
-        (0, tensor(*LEAD, K + 8), ShapeError, r"x is of shape \(2, 3, 16\); allowed: \(\*, \*, 8\)"),
+        (0, tensor(*LEAD, K + 8), ShapeError, r"x is of shape \(2, 3, 16\); allowed: \(2, 3, 8\)"),
         (0, tensor(6, K), ShapeError, "x is of shape"),
         (1, tensor(N + 8, K), ShapeError, "w is of shape"),
         (2, tensor(N + 8), ShapeError, "bias is of shape"),
@@ -112,13 +113,57 @@ def test_functions_that_read_the_number_of_rows(reads_rows):
         region.bind([x(5, 4), weight()])
 
 
-def test_pack_restores_shapes_and_structure():
+def test_results_have_the_functions_shapes_and_structure():
     def packed(x, w):
         h = F.linear(x, w).flatten(0, 1)
         return {"h": h, "rows": [h.sum(-1, keepdim=True), h.amax(-1).view(x.shape[:-1])]}
 
-    region = trace_region(packed, [x(), weight()])
-    results = [torch.zeros(4, 5, N), torch.zeros(4, 5), torch.zeros(4, 5)]
-    found = region.pack(results, (4, 5))
+    found = fuse(packed)(x(4, 5), weight())
     assert found["h"].shape == (20, N)
     assert [t.shape for t in found["rows"]] == [(20, 1), (4, 5)]
+
+
+@pytest.mark.parametrize("lead", [(1,), (1, 1), (5, 1), (1, 5), (0,), (0, 3), (3, 0)])
+def test_a_size_of_one_is_the_number_of_rows(lead):
+    """What is traced with one row, or none, holds for many."""
+
+    def program(x, w, residual, bias):
+        h = F.linear(x, w, bias) + residual
+        return h, F.layer_norm(h, (N,)), h.sum(-1, keepdim=True)
+
+    def inputs(*lead):
+        return [x(*lead), weight(), residual(*lead), row()]
+
+    region = trace_region(program, inputs(*lead))
+    assert region.any_rows
+    assert region.spec == trace_region(program, inputs(*(d + 2 for d in lead))).spec
+    assert region.accepts(inputs(*(d + 7 for d in lead)))
+    assert [tuple(y.shape) for y in fuse(program)(*inputs(*lead))] == [(*lead, N), (*lead, N), (*lead, 1)]
+
+
+def test_a_broadcast_of_one_row_stays_one():
+    """A bias (1, N) beside one row may be a tile or a row; either way the numbers are right."""
+    fused = fuse(lambda x, w, b: F.linear(x, w) + b)
+    for rows in (1, 4, 1, 3):
+        y = fused(x(rows), weight(), tensor(1, N))
+        exact = x(rows).double() @ weight().double().t() + tensor(1, N).double()
+        torch.testing.assert_close(y, exact.to(torch.bfloat16))
+
+
+def test_functions_that_mean_something_else_for_one_row():
+    fused = fuse(lambda x, w: F.linear(x, w).squeeze(0))
+    assert fused(x(1, 5), weight()).shape == (5, N)
+    assert fused(x(2, 5), weight()).shape == (2, 5, N)
+    fused = fuse(lambda x, w: F.linear(x, w) * 2 if x.shape[0] == 1 else F.linear(x, w))
+    torch.testing.assert_close(
+        fused(x(1), weight()).float(), 2 * (x(1).float() @ weight().float().t()), rtol=1e-2, atol=1e-2
+    )
+
+
+def test_strides_of_the_factors_are_part_of_the_class():
+    region = trace_region(F.linear, [x(8), weight()])
+    transposed = weight().t().contiguous().t()
+    assert not region.accepts([x(8), transposed])
+    with pytest.raises(ShapeError, match="strides whose K dimension is contiguous"):
+        region.bind([x(8), transposed])
+    assert region.accepts([tensor(8, 2 * K)[:, :K], weight()])

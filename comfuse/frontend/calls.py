@@ -1,0 +1,208 @@
+"""One class of calls of a region: the steps from its arguments to tensors of the op, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from comfuse import ops
+from comfuse.frontend.arguments import Arrangement, converted, count_copy
+from comfuse.frontend.lowered import Lowered, OwnForm, Read, ResultForm
+from comfuse.generator.spec import Major, Space
+from comfuse.generator.stages import Source, Stage, stages
+from comfuse.ops import programs
+from comfuse.reference import TORCH_DTYPES
+
+Tensor = torch.Tensor
+# What runs one kernel: as comfuse.ops.region, with the text of the spec.
+Run = Callable[[str, Tensor, Tensor, Sequence[Tensor], Sequence[float]], list[Tensor]]
+RunInto = Callable[[str, Tensor, Tensor, Sequence[Tensor], Sequence[float], Sequence[Tensor]], None]
+
+
+@dataclass(frozen=True)
+class BoundCall:
+    """The tensors and scalars of one call, in the order of the spec.  ``b`` has one for each product."""
+
+    a: Tensor
+    b: list[Tensor]
+    operands: list[Tensor]
+    scalars: list[float]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel of a region."""
+
+    text: str
+    stage: Stage
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is the same for all calls with arguments of these shapes.
+
+    Attributes:
+        lowered: the region, for the call's rows.
+        names: the function's arguments.
+        structure: how the function packs its results.
+    """
+
+    lowered: Lowered
+    names: tuple[str, ...]
+    structure: pytree.TreeSpec
+
+    # --- arguments ----------------------------------------------------------------------------------
+
+    @cached_property
+    def _factors(self) -> list[tuple[int, torch.dtype | None, Arrangement]]:
+        low = self.lowered
+        arranged = [(low.a, low.arrangement_of_a()), *((b, low.arrangement_of_b(b)) for b in low.b)]
+        return [(read.position, read.cast, arrangement) for read, arrangement in arranged]
+
+    @cached_property
+    def _operands(self) -> list[tuple[int, Arrangement]]:
+        return [(o.position, self.lowered.arrangement_of(o)) for o in self.lowered.operands]
+
+    def factor_majors(self) -> list[tuple[Read, Arrangement, Major]]:
+        """Each factor with its arrangement, and which of its dimensions the kernel wants contiguous."""
+        low = self.lowered
+        majors = [low.spec.a_major, *(low.spec.b_major for _ in low.b)]
+        arrangements = [arrangement for _, _, arrangement in self._factors]
+        return list(zip((low.a, *low.b), arrangements, majors, strict=True))
+
+    def tensors(self, args: Sequence[Any]) -> BoundCall:
+        """The call's tensors, as the op takes them.  The arguments have been checked."""
+        names = self.names
+        a, *b = (
+            arrangement.apply(args[i] if cast is None else converted(args[i], cast, names[i]), names[i])
+            for i, cast, arrangement in self._factors
+        )
+        operands = [arrangement.apply(args[i], names[i]) for i, arrangement in self._operands]
+        return BoundCall(a, b, operands, [float(args[i]) for i in self.lowered.scalars])
+
+    # --- kernels ------------------------------------------------------------------------------------
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """Its kernels, in the order in which they run."""
+        spec = self.lowered.spec
+        found = stages(spec)
+        if len(found) == 1:  # as it was traced, with the user's names
+            found = (replace(found[0], spec=spec),)
+        return tuple(Step(stage.spec.text(), stage) for stage in found)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the function returns the one output of one kernel as it is."""
+        (form, *more) = self.lowered.results
+        if more or not self.structure.is_leaf() or len(self.lowered.spec.outputs) > 1 or len(self.steps) > 1:
+            return False
+        return isinstance(form, ResultForm) and self._is_as_stored(form)
+
+    def _is_as_stored(self, form: ResultForm) -> bool:
+        return form.shape == self._output_shape(form) and form.row == form.column == 0 and not form.copied
+
+    def run(self, call: BoundCall, run: Run = ops.region, into: RunInto = ops.region_out) -> Any:
+        """What the function returns.
+
+        Args:
+            call: the tensors.
+            run: runs a kernel.
+            into: runs a kernel that writes its outputs into tensors that are given.
+        """
+        own: dict[int, Tensor] = {}  # results that are tensors of their own
+        places: dict[int, Tensor] = {}  # outputs that lie in them
+        for i, form in enumerate(self.lowered.results):
+            if isinstance(form, OwnForm):
+                own[i] = call.a.new_empty(form.shape, dtype=self._dtype(form.parts[0][0]))
+                for index, dims in form.parts:
+                    rows = self.lowered.arrangement_in(dims)
+                    places[index] = rows.strided(own[i]).view(rows.shape)
+        outputs = self._outputs(call, places, run, into)
+        flat = [
+            own[i] if isinstance(form, OwnForm) else self._result(form, outputs[form.index])
+            for i, form in enumerate(self.lowered.results)
+        ]
+        return pytree.tree_unflatten(flat, self.structure)
+
+    def _dtype(self, index: int) -> torch.dtype:
+        return TORCH_DTYPES[self.lowered.spec.outputs[index].dtype]
+
+    def _outputs(
+        self, call: BoundCall, places: dict[int, Tensor], run: Run, into: RunInto
+    ) -> dict[int, Tensor]:
+        """The outputs of the whole spec, one kernel after the other."""
+        tensors, scalars = iter(call.operands), iter(call.scalars)
+        given = [next(scalars if o.space is Space.SCALAR else tensors) for o in self.lowered.spec.operands]
+        stored: list[list[Tensor]] = []
+        results: dict[int, Tensor] = {}
+        for step in self.steps:
+            stage = step.stage
+            operands = [*call.b[1:]]
+            numbers: list[float] = []
+            for source, operand in zip(stage.operands, stage.spec.operands, strict=True):
+                if operand.space is Space.SCALAR:
+                    numbers.append(given[source.index])  # type: ignore[arg-type]
+                else:
+                    operands.append(self._of_stage(source, operand.space, given, stored))
+            own = [places.get(-1 if whole is None else whole) for whole in stage.outputs]
+            if all(place is None for place in own):
+                found = run(step.text, call.a, call.b[0], operands, numbers)
+            else:
+                found = self._allocated(step.text, call.a, own)
+                into(step.text, call.a, call.b[0], operands, numbers, found)
+            stored.append(found)
+            results |= {whole: y for whole, y in zip(stage.outputs, found, strict=True) if whole is not None}
+        return results
+
+    def _allocated(self, text: str, a: Tensor, own: Sequence[Tensor | None]) -> list[Tensor]:
+        program = programs.parse(text)
+        shapes = program.output_shapes(a.shape[:-1])
+        return [
+            a.new_empty(shape, dtype=dtype) if place is None else place
+            for place, shape, dtype in zip(own, shapes, program.output_dtypes, strict=True)
+        ]
+
+    def _of_stage(
+        self, source: Source, space: Space, given: Sequence[Any], stored: list[list[Tensor]]
+    ) -> Tensor:
+        if source.stage is None:
+            return given[source.index]
+        tensor = stored[source.stage][source.index]
+        if tensor.dim():
+            return tensor
+        return tensor.expand(self.lowered.lead_shape if space is Space.COLUMN else (self.lowered.spec.n,))
+
+    # --- results ------------------------------------------------------------------------------------
+
+    def result_shapes(self) -> list[tuple[int, ...]]:
+        return [form.shape for form in self.lowered.results]
+
+    def _result(self, form: ResultForm, output: Tensor) -> Tensor:
+        if self._is_as_stored(form):
+            return output
+        if form.copied:
+            count_copy("a result", "torch makes it contiguous, in an order that no kernel stores")
+            sizes, strides, start = self.lowered.atoms_of(form)
+            view = output.as_strided(sizes, strides, output.storage_offset() + start)
+            return view.reshape(form.shape).contiguous()
+        strides, start = self.lowered.strides_of(form)
+        return output.as_strided(form.shape, strides, output.storage_offset() + start)
+
+    def _output_shape(self, form: ResultForm) -> tuple[int, ...]:
+        low = self.lowered
+        n, lead = low.spec.n, low.lead_shape
+        if form.heads is not None:
+            return (*lead[:-1], n // form.heads, lead[-1], form.heads)
+        return {
+            Space.TILE: (*lead, n),
+            Space.GROUP: (*lead, n // (low.spec.group or 1)),
+            Space.COLUMN: lead,
+            Space.ROW: (n,),
+            Space.SCALAR: (),
+        }[form.space]
