@@ -25,7 +25,7 @@ from comfuse.generator.passes.infer import spaces
 from comfuse.generator.spec import FusedSpec, Operand, Space
 from comfuse.library import LoadedKernel
 from tests.gpu.algebra import TORCH_DTYPES
-from tests.gpu.compare import relative_error, stored, tolerance
+from tests.gpu.compare import relative_error, stored, tolerance, weighty
 from tests.gpu.outputs import Outputs, ordered
 from tests.gpu.random_draw import Range, draw
 from tests.gpu.support import first_factor, laid_out
@@ -159,7 +159,7 @@ class RandomInputs:
         single = self.evaluated(torch.float32)
         for (name, x, wanted), eager in zip(self._named(results, exact), single, strict=True):
             eager_error = relative_error(eager.to(x.dtype), wanted)
-            allowed = max(tolerance(x.dtype, wanted.numel()), 2 * eager_error)
+            allowed = max(tolerance(x.dtype, weighty(wanted)), 2 * eager_error)
             error = relative_error(x, wanted)
             assert error <= allowed, f"{where} {name}: error {error:.2e}, {allowed:.2e} allowed"
             _check_each(f"{where} {name}", x, wanted, eager)
