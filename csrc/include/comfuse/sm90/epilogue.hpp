@@ -1,133 +1,88 @@
 // Runs a program's phases over one tile, whose GEMM result lies in the accumulators.
 //
-// A phase: values a row (Columns), then 32 columns by 32 columns the fragments (Lets, Effects),
-// then its row reductions, over the tile's threads and, if a row spans several tiles, over the row
-// group.  The threads of a row split its per-row work: of the rows that a quad shares, thread q owns
-// one, merges its reductions and evaluates its Columns, and hands the results to the other three.
+// A phase: values a row (Columns), then 32 columns by 32 columns the fragments (Groups, Lets, Effects), then
+// its reductions.  The threads of a quad split their rows' work (quad.hpp): the owner of a row merges its
+// reductions and evaluates its Columns and Groups, and hands the results to the other three.
 #pragma once
 
+#include "comfuse/sm90/collector_memory.hpp"
+#include "comfuse/sm90/column_reduce.hpp"
+#include "comfuse/sm90/column_tails.hpp"
+#include "comfuse/sm90/quad.hpp"
 #include "comfuse/sm90/row_group.hpp"
+#include "comfuse/sm90/row_tail.hpp"
+#include "comfuse/sm90/slot_ring.hpp"
 #include "comfuse/sm90/store.hpp"
+#include "comfuse/sm90/values.hpp"
+#include "comfuse/sm90/workspace.hpp"
 
 namespace comfuse::sm90 {
-
-// The finished State of every reduction of a program, for the row that this thread owns.
-template <class PhaseT, class Effect>
-struct StatHolder {};
-template <int Reduction, class Monoid>
-struct ReductionState {
-  typename Monoid::State state;
-};
-template <class PhaseT, int R, class Monoid, class X>
-struct StatHolder<PhaseT, RowReduce<R, Monoid, X>> : ReductionState<R, Monoid> {};
-template <class PhaseT, class EffectsT>
-struct PhaseStats;
-template <class PhaseT, class... E>
-struct PhaseStats<PhaseT, List<E...>> : StatHolder<PhaseT, E>... {};
-template <class ProgramT>
-struct Stats;
-template <class... P>
-struct Stats<List<P...>> : PhaseStats<P, typename P::Effects>... {};
-template <int R, class Monoid>
-CF_DEVICE typename Monoid::State& state_of(ReductionState<R, Monoid>& holder) {
-  return holder.state;
-}
-template <int R, class Monoid>
-CF_DEVICE typename Monoid::State const& state_of(ReductionState<R, Monoid> const& holder) {
-  return holder.state;
-}
-
-// A phase's reductions while its fragments pass by: one Thread a row.
-template <class Effect, int Rows>
-struct Reducer {};
-template <int R, class Monoid, class X, int Rows>
-struct Reducer<RowReduce<R, Monoid, X>, Rows> {
-  typename Monoid::Thread rows[Rows];
-};
-template <class EffectsT, int Rows>
-struct Reducers;
-template <class... E, int Rows>
-struct Reducers<List<E...>, Rows> : Reducer<E, Rows>... {};
 
 template <class Kernel>
 class Epilogue {
   using Params = typename Kernel::Params;
+  using Program = typename Kernel::Program;
   using Item = typename Kernel::Scheduler::Item;
+  using Tile = Extent<Kernel>;
+  using Layout = WorkspaceLayout<Kernel>;
+  using Collected = CollectorMemory<Kernel>;
+  using Ring = SlotRing<Kernel>;
   static constexpr int kFragments = Kernel::kFragments, kRows = 2 * kFragments;  // rows a thread touches
-  static constexpr int kChunks = Kernel::TileN / kFragmentColumns;
+  static constexpr int TileN = Kernel::TileN, kChunks = TileN / kFragmentColumns;
+  static constexpr int kGroup = group_columns(ReductionsOf<Program>{});
+  static constexpr int kChunksOfGroup = kGroup > 0 ? kGroup / kFragmentColumns : kChunks;
+  static_assert(kGroup % kFragmentColumns == 0 && kChunks % kChunksOfGroup == 0);
+  using Owners = Quad<kFragments>;
 
  public:
-  // In shared memory: the member's ring of slots for tile operands, its team's buffer for vectors.
+  // In shared memory: the member's ring of slots for tile operands, its team's buffer for vectors, and what
+  // all teams share with the collector.
   struct Shared {
-    uint8_t *slots, *vectors;
-    uint64_t *slot_full, *slot_empty, *vector_full, *vector_empty;
+    typename Ring::Shared ring;
+    uint8_t* vectors;
+    uint64_t *vector_full, *vector_empty;
+    Collected collected;
   };
 
   CF_DEVICE Epilogue(Params const& params, Shared const& shared, int team, int member)
-      : params_(params), shared_(shared), team_(team) {
-    int const lane = lane_id(), warp = warp_id() % 4, q = lane % 4;
-    row_ = member * (kFragments * 64) + warp * 16;
-    owned_row_ = row_ + (kFragments == 2 ? (q / 2) * 64 : 0) + (q % 2) * 8 + lane / 4;
-    if constexpr (Kernel::kExchanges)
-      parity_ = LaunchParity(params.parity_counter, gridDim.x * Kernel::kConsumerWarps);
-    if (kOrdered && team == Kernel::kTeams - 1) SlotTurn::pass(team);
+      : params_(params), shared_(shared), ring_(shared.ring), team_(team), warp_(4 * member + warp_id() % 4) {
+    row_ = Tile::first_row_of_warp(warp_);
+    owned_row_ = row_ + Owners::owned_row();
+    if constexpr (Layout::kHasRowGroup)
+      parity_ = LaunchParity(params.workspace.parity_counter, gridDim.x * Kernel::kConsumerWarps);
+    if (Ring::kOrdered && team == Kernel::kTeams - 1) Ring::Turn::pass(team);
   }
 
   // Passes over items of the other teams.
-  CF_DEVICE void skip_items(int count) {
-    if constexpr (kOrdered) slot_.advance(count * Kernel::kSlotsPerItem);
-  }
+  CF_DEVICE void skip_items(int count) { ring_.skip_items(count); }
 
   CF_DEVICE void run(typename Kernel::Accumulator& accumulator, Item const& item) {
-    if constexpr (kOrdered) SlotTurn::await(team_);
-    if constexpr (Kernel::kVectorBytes > 0) wait(*shared_.vector_full, vector_phase_);
-    run_phases(accumulator, item, typename Kernel::Program{});
-    if constexpr (Kernel::kVectorBytes > 0) {
-      __syncwarp();
+    if constexpr (Ring::kOrdered) Ring::Turn::await(team_);
+    if constexpr (Kernel::kVectorBytes > 0) wait(*shared_.vector_full, phase_);
+    if constexpr (Collected::kIsUsed) wait(shared_.collected.emptied(team_), phase_ ^ 1);
+    run_phases(accumulator, item, PhasesOf<Program>{});
+    run_row_tail(item);
+    __syncwarp();  // what the warp has read and written comes before its arrivals
+    if constexpr (Kernel::kVectorBytes > 0)
       if (lane_id() == 0) arrive(*shared_.vector_empty);
-      vector_phase_ ^= 1;
-    }
+    if constexpr (Collected::kIsUsed)
+      if (lane_id() == 0) arrive(shared_.collected.filled(team_));
+    phase_ ^= 1;
   }
 
+  // When there are no tiles left.
   CF_DEVICE void leave() const {
-    if constexpr (Kernel::kExchanges) parity_.leave();
+    if constexpr (Layout::kHasRowGroup) parity_.leave();
+    if constexpr (Collected::kIsUsed) ColumnTails<Kernel>::run(params_, shared_.collected);
   }
 
  private:
-  // What Column expressions read, for the owned row.
-  template <class PhaseT>
-  struct RowSource {
-    Epilogue const& epilogue;
-    float values[PhaseT::Columns::size + 1];
-  };
-
-  template <class P, int R, Field F>
-  CF_DEVICE static float evaluate_row(RowSource<P> const& s, Stat<R, F>) {
-    return state_of<R>(s.epilogue.stats_).template get<F>(1.f / Kernel::N);
+  template <class... P>
+  static constexpr int last_phase_with_tiles(List<P...>) {
+    int last = -1, phase = 0;
+    ((last = P::Tiles::size > 0 ? phase : last, ++phase), ...);
+    return last;
   }
-  template <class P, int I, class T>
-  CF_DEVICE static float evaluate_row(RowSource<P> const& s, ColumnVector<I, T>) {
-    auto const* x = reinterpret_cast<T const*>(s.epilogue.shared_.vectors +
-                                               Kernel::template vector_offset<ColumnVector<I, T>>);
-    return to_float(x[s.epilogue.owned_row_]);
-  }
-  template <class P, int I>
-  CF_DEVICE static float evaluate_row(RowSource<P> const& s, Scalar<I>) {
-    return s.epilogue.params_.scalars[I];
-  }
-  template <class P, uint32_t Bits>
-  CF_DEVICE static float evaluate_row(RowSource<P> const&, Imm<Bits>) {
-    return __uint_as_float(Bits);
-  }
-  template <class P, int I, class X>
-  CF_DEVICE static float evaluate_row(RowSource<P> const& s, Column<I, X>) {
-    return s.values[I];
-  }
-  template <class P, class Fn, class... X>
-  CF_DEVICE static float evaluate_row(RowSource<P> const& s, Map<Fn, X...>) {
-    return Fn::apply(evaluate_row(s, X{})...);
-  }
-
   template <class... P>
   CF_DEVICE void run_phases(typename Kernel::Accumulator& accumulator, Item const& item, List<P...>) {
     run_phases(accumulator, item, List<P...>{}, std::make_integer_sequence<int, sizeof...(P)>{});
@@ -141,229 +96,286 @@ class Epilogue {
 
   template <class P, bool kLastWithTiles>
   CF_DEVICE void run_phase(typename Kernel::Accumulator& accumulator, Item const& item) {
-    float columns[P::Columns::size + 1][kRows];
-    RowSource<P> rows{*this, {}};
-    evaluate_columns(rows, columns, typename P::Columns{});
-    store_columns(rows, item, typename P::Effects{});
+    float columns[P::Columns::size + 1][kRows], groups[P::Groups::size + 1][kRows];
+    RowSource<Kernel, P> rows{params_, item, stats_, shared_.vectors, owned_row_, {}};
+    rows.evaluate(typename P::Columns{});
+    broadcast(rows.values, columns);
+    Tile const tile(item, params_.m);
+    if (item.tile_n == 0) store_columns(rows, tile, typename P::Effects{});
 
-    int const valid_columns = min(Kernel::TileN, Kernel::N - item.column());
     Reducers<typename P::Effects, kRows> reducers;
     FragmentSource<Kernel, P> source(params_, item, shared_.vectors, row_, columns);
+    source.groups = groups;
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
-      Slots<P> slots;
-      acquire(slots);
+      HeldSlots<kFragments, P::Tiles::size> slots;
+      ring_.acquire(slots);
+      if (kGroup > 0 && chunk % kChunksOfGroup == 0)
+        begin_group<P>(rows, groups, tile, chunk / kChunksOfGroup);
 #pragma unroll
       for (int i = 0; i < kFragments; ++i) {
         source.i = i;
         source.column = chunk * kFragmentColumns;
         source.tiles = slots.address[i];
-        float* acc = accumulator[i] + source.column / 2;
 #pragma unroll
         for (int p = 0; p < Kernel::kProducts; ++p) {
 #pragma unroll
-          for (int n = 0; n < kFragmentValues; ++n) source.acc[p].v[n] = acc[p * (Kernel::TileN / 2) + n];
+          for (int n = 0; n < kFragmentValues; ++n)
+            source.acc[p].v[n] = accumulator[i][(p * TileN + source.column) / 2 + n];
         }
-        bool const exists = !Kernel::kClippedN || source.column + first_column_of_thread() < valid_columns;
         with_lets(source, typename P::Lets{}, [&](auto const& env) {
-          perform_all(env, acc, reducers, item, exists, typename P::Effects{});
+          perform_all(env, accumulator[i] + source.column / 2, reducers, typename P::Effects{});
         });
       }
-      release(slots);
+      ring_.release(slots);
+      if (kGroup > 0 && (chunk + 1) % kChunksOfGroup == 0)
+        end_group(reducers, chunk / kChunksOfGroup, typename P::Effects{});
     }
-    reduce_all<P>(reducers, item, valid_columns, typename P::Effects{});
+    reduce_all(reducers, item, tile, typename P::Effects{});
     // After the wait for the row group, although the slots are free before: epilogues that overlap more
     // poll more, and gained nothing.
-    if constexpr (kOrdered && kLastWithTiles) SlotTurn::pass(team_);
+    if constexpr (Ring::kOrdered && kLastWithTiles) Ring::Turn::pass(team_);
   }
 
-  // ---- values a row
-  template <class P, int... I, class... X>
-  CF_DEVICE void evaluate_columns(RowSource<P>& rows, float (*columns)[kRows], List<Column<I, X>...>) {
-    ((rows.values[I] = evaluate_row(rows, X{}), broadcast(rows.values[I], columns[I])), ...);
-  }
-  CF_DEVICE void broadcast(float value, float (&rows)[kRows]) {
+  // ---- values a row, and a row and group
+  template <int Count>
+  CF_DEVICE static void broadcast(float const (&values)[Count], float (&rows)[Count][kRows]) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) rows[r] = __shfl_sync(kFullWarp, value, lane_id() / 4 * 4 + r);
+    for (int v = 0; v < Count - 1; ++v) Owners::broadcast(values[v], rows[v]);
+  }
+  template <class P>
+  CF_DEVICE void begin_group(RowSource<Kernel, P> const& rows, float (&values)[P::Groups::size + 1][kRows],
+                             Tile const& tile, int group) {
+    GroupSource<Kernel, P> source{rows, params_, group, {}};
+    source.evaluate(typename P::Groups{});
+    broadcast(source.values, values);
+    if (tile.has_column(group * kGroup)) store_groups(source, tile, typename P::Effects{});
+  }
+
+  // ---- stores of the owned row; `Source`: RowSource or GroupSource
+  CF_DEVICE bool stores_row(Tile const& tile) const { return Owners::owns() && tile.has_row(owned_row_); }
+  template <class T>
+  CF_DEVICE T* output_row(int output, Item const& item) const {
+    CfTensor const& out = params_.outputs[output];
+    return Kernel::template base<T>(out, item) + int64_t(item.row() + owned_row_) * out.stride;
   }
   template <class P, class... E>
-  CF_DEVICE void store_columns(RowSource<P> const& rows, Item const& item, List<E...>) {
-    (store_column(rows, item, E{}), ...);
+  CF_DEVICE void store_columns(RowSource<Kernel, P> const& rows, Tile const& tile, List<E...>) const {
+    if (stores_row(tile)) (store_column(rows, E{}), ...);
   }
-  template <class P, class E>
-  CF_DEVICE void store_column(RowSource<P> const&, Item const&, E) {}
-  template <class P, int Output, class T, class X>
-  CF_DEVICE void store_column(RowSource<P> const& rows, Item const& item, ColumnStore<Output, T, X>) {
-    int const row = item.row() + owned_row_;
-    bool const owner = kFragments == 2 || lane_id() % 4 < 2;
-    if (item.tile_n == 0 && owner && row < params_.m)
-      static_cast<T*>(params_.outputs[Output].data)[row * params_.outputs[Output].stride] =
-          from_float<T>(evaluate_row(rows, X{}));
+  template <class Rows, class E>
+  CF_DEVICE void store_column(Rows const&, E) const {}
+  template <class Rows, int Output, class T, class X>
+  CF_DEVICE void store_column(Rows const& rows, ColumnStore<Output, T, X>) const {
+    *output_row<T>(Output, rows.item) = from_float<T>(evaluate_one(rows, X{}));
   }
-
-  // ---- tile operands: a slot holds 64 rows of 32 columns.  The teams share a ring, so each waits for
-  // its items' slots only after the team before has seen its own filled: a parity bit tells two laps
-  // apart, not three.
-  static constexpr bool kOrdered = Kernel::kTeams > 1 && Kernel::kSlotsPerItem > 0;
-  using SlotTurn = Turns<Kernel::kTeams, Kernel::kTeamSize * kWarpgroup, 1>;
-  template <class... P>
-  static constexpr int last_phase_with_tiles(List<P...>) {
-    int last = -1, phase = 0;
-    ((last = P::Tiles::size > 0 ? phase : last, ++phase), ...);
-    return last;
+  template <class P, class... E>
+  CF_DEVICE void store_groups(GroupSource<Kernel, P> const& source, Tile const& tile, List<E...>) const {
+    if (stores_row(tile)) (store_group(source, E{}), ...);
   }
-  template <class P>
-  struct Slots {
-    uint32_t index[kFragments][P::Tiles::size + 1];
-    uint8_t const* address[kFragments][P::Tiles::size + 1];
-  };
-  template <class P>
-  CF_DEVICE void acquire(Slots<P>& slots) {
-#pragma unroll
-    for (int i = 0; i < kFragments; ++i) {
-#pragma unroll
-      for (int t = 0; t < P::Tiles::size; ++t, slot_.advance()) {
-        wait(shared_.slot_full[slot_.slot], slot_.phase);
-        slots.index[i][t] = slot_.slot;
-        slots.address[i][t] = shared_.slots + slot_.slot * Kernel::kSlotBytes;
-      }
-    }
-  }
-  template <class P>
-  CF_DEVICE void release(Slots<P> const& slots) {
-    if constexpr (P::Tiles::size > 0) {
-      // TMA will overwrite what this warp has read: without the fence the reads may still be under way.
-      fence_async_shared();
-      __syncwarp();
-#pragma unroll
-      for (int i = 0; i < kFragments; ++i) {
-#pragma unroll
-        for (int t = 0; t < P::Tiles::size; ++t)
-          if (lane_id() == 0) arrive(shared_.slot_empty[slots.index[i][t]]);
-      }
-    }
+  template <class Groups, class E>
+  CF_DEVICE void store_group(Groups const&, E) const {}
+  template <class Groups, int Output, class T, class X>
+  CF_DEVICE void store_group(Groups const& source, GroupStore<Output, T, X>) const {
+    Item const& item = source.rows.item;
+    output_row<T>(Output, item)[item.tile_n * (TileN / kGroup) + source.group] =
+        from_float<T>(evaluate_one(source, X{}));
   }
 
-  // ---- effects on a fragment.  N is a multiple of 8, so the eight columns that a thread holds of it
-  // exist or do not: `exists`.
+  // ---- effects on a fragment; `acc`: its values of product 0
   template <class Env, class R, class... E>
-  CF_DEVICE void perform_all(Env const& env, float* acc, R& reducers, Item const& item, bool exists,
-                             List<E...>) {
-    (perform(env, acc, reducers, item, exists, E{}), ...);
+  CF_DEVICE void perform_all(Env const& env, float* acc, R& reducers, List<E...>) {
+    (perform(env, acc, reducers.of(E{}), E{}), ...);
   }
+  template <class Env, class R, class E>  // ColumnStore, GroupStore: not a fragment's
+  CF_DEVICE void perform(Env const&, float*, R&, E) {}
   template <class Env, class R, class X>
-  CF_DEVICE void perform(Env const& env, float* acc, R&, Item const&, bool, Keep<X>) {
+  CF_DEVICE void perform(Env const& env, float* acc, R&, Keep<X>) {
     Fragment const f = evaluate<X>(env);
 #pragma unroll
     for (int n = 0; n < kFragmentValues; ++n) acc[n] = f.v[n];
   }
-  template <class Env, class R, int Reduction, class Monoid, class X>
-  CF_DEVICE void perform(Env const& env, float*, R& reducers, Item const&, bool exists,
-                         RowReduce<Reduction, Monoid, X>) {
-    auto& threads = static_cast<Reducer<RowReduce<Reduction, Monoid, X>, kRows>&>(reducers).rows;
-    Fragment const f = evaluate<X>(env);
-    bool const first = env.source().column == 0;
+  template <class Env, class R, int Output, class T, class X>
+  CF_DEVICE void perform(Env const& env, float*, R&, TileStore<Output, T, X> effect) {
+    store(env.source(), evaluate<X>(env), effect);
+  }
+  template <class Env, class R, int Output, class T, class X>
+  CF_DEVICE void perform(Env const& env, float*, R&, StridedStore<Output, T, X> effect) {
+    store(env.source(), evaluate<X>(env), effect);
+  }
+
+  // What exists of the eight values that the thread has in one row of the fragment.
+  template <class Source, class Thread>
+  CF_DEVICE static void add_run(Source const& source, Thread& thread, Fragment const& f, int half,
+                                bool first) {
+    int const existing = source.existing_columns();
+    if (Kernel::N % 8 == 0 ? existing > 0 : existing >= 8) {
+      float run[8];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      auto& thread = threads[2 * env.source().i + half];
-      if (exists) {
+      for (int c = 0; c < 8; ++c) run[c] = f.at(half, c);
+      thread.add_run(run, first, source.column);
+    } else if (Kernel::N % 8 != 0) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) thread.add(f.at(half, i), first && i == 0, env.source().column + i);
-      }
+      for (int c = 0; c < 7; ++c)
+        if (c < existing) thread.add(f.at(half, c), first && c == 0, source.column + c);
     }
   }
-  template <class Env, class R, int Output, class T, class X>
-  CF_DEVICE void perform(Env const& env, float*, R&, Item const&, bool, TileStore<Output, T, X>) {
-    store(env.source(), evaluate<X>(env), TileStore<Output, T, X>{});
+  template <class Env, class R, int Reduction, class Monoid, class X>
+  CF_DEVICE void perform(Env const& env, float*, R& reducer, RowReduce<Reduction, Monoid, X>) {
+    auto const& source = env.source();
+    Fragment const f = evaluate<X>(env);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      add_run(source, reducer.rows[2 * source.i + half], f, half, source.column == 0);
   }
-  template <class Env, class R, int Output, class T, class X>
-  CF_DEVICE void perform(Env const&, float*, R&, Item const&, bool, ColumnStore<Output, T, X>) {}
+  template <class Env, class R, int Reduction, class Monoid, int G, class X>
+  CF_DEVICE void perform(Env const& env, float*, R& reducer, GroupReduce<Reduction, Monoid, G, X>) {
+    auto const& source = env.source();
+    bool const first = source.column % G == 0;
+    Fragment const f = evaluate<X>(env);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      auto& row = reducer.rows[2 * source.i + half];
+      if (first) row = typename Monoid::Thread{};
+      add_run(source, row, f, half, first);
+    }
+  }
+  template <class Env, class R, int Reduction, class Monoid, class X>
+  CF_DEVICE void perform(Env const& env, float*, R& reducer, FullReduce<Reduction, Monoid, X>) {
+    auto const& source = env.source();
+    Fragment const f = evaluate<X>(env);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (source.has_row(half))
+        add_run(source, reducer.all, f, half, source.column == 0 && source.i == 0 && half == 0);
+  }
+  template <class Env, class R, int Reduction, class Monoid, class X>
+  CF_DEVICE void perform(Env const& env, float*, R& reducer, ColReduce<Reduction, Monoid, X> effect) {
+    auto const& source = env.source();
+    Fragment const f = evaluate<X>(env);
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      auto& column = reducer.columns[c];
+      if (source.i == 0) column.begin(__shfl_sync(kFullWarp, f.at(0, c), lane_id() % 4));
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        if (source.has_row(half)) column.add(f.at(half, c));
+    }
+    if (source.i == kFragments - 1) {
+      int const rows = Tile(source.item, params_.m).rows_of_warp(warp_);
+      collected(effect)[source.column + column_after_scatter()] =
+          reduce_scatter(reducer.columns).finish(rows);
+    }
+  }
+  template <class E>
+  CF_DEVICE StateOf<E>* collected(E) const {
+    return shared_.collected.template columns<E>(team_, warp_);
+  }
 
-  // ---- reductions
-  template <class P, class R, class... E>
-  CF_DEVICE void reduce_all(R const& reducers, Item const& item, int valid_columns, List<E...>) {
-    (reduce_tile(reducers, item, valid_columns, E{}), ...);
-    if constexpr (Kernel::kExchanges && count_of<IsRowReduce>(List<E...>{}) > 0) {
+  // ---- reductions at the end of a phase
+  template <class R, class... E>
+  CF_DEVICE void reduce_all(R& reducers, Item const& item, Tile const& tile, List<E...>) {
+    (reduce_tile(reducers.of(E{}), item, tile, E{}), ...);
+    if constexpr (Layout::kHasRowGroup && (false || ... || is_fed_back<E>)) {
       if (!item.phantom()) Group::rest();
       (reduce_row_group(item, E{}), ...);
     }
   }
   template <class R, class E>
-  CF_DEVICE void reduce_tile(R const&, Item const&, int, E) {}
+  CF_DEVICE void reduce_tile(R const&, Item const&, Tile const&, E) {}
   template <class R, int Reduction, class Monoid, class X>
-  CF_DEVICE void reduce_tile(R const& reducers, Item const& item, int valid_columns,
-                             RowReduce<Reduction, Monoid, X>) {
-    auto const& threads = static_cast<Reducer<RowReduce<Reduction, Monoid, X>, kRows> const&>(reducers).rows;
+  CF_DEVICE void reduce_tile(R const& reducer, Item const& item, Tile const& tile,
+                             RowReduce<Reduction, Monoid, X> effect) {
     typename Monoid::State states[kRows];
-    float const count = columns_of_thread(lane_id() % 4, valid_columns);
+    auto count = [&](int q) { return tile.columns_of_thread(q); };
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) states[r] = threads[r].finish(count);
-    typename Monoid::State const state = reduce_quad<Monoid>(states, valid_columns);
+    for (int r = 0; r < kRows; ++r)
+      states[r] = reducer.rows[r].finish(count(lane_id() % 4), item.column() + first_column_of_thread());
+    auto const state = Owners::template reduce<Monoid>(states, count);
     state_of<Reduction>(stats_) = state;
-    if constexpr (Kernel::kExchanges) {
-      bool const owner = kFragments == 2 || lane_id() % 4 < 2;
-      if (owner && !item.phantom())
-        Group::publish(words(Reduction, item), item.tile_n, owned_row_, state.pack(), parity_.tag());
-    }
+    if (Kernel::Scheduler::kTilesN == 1 || !Owners::owns() || item.phantom()) return;
+    if constexpr (is_fed_back<RowReduce<Reduction, Monoid, X>>)
+      Group::publish(words(effect, item), item.tile_n, owned_row_, state.pack(), parity_.tag());
+    else
+      TailWords::template words<RowReduce<Reduction, Monoid, X>>(params_.workspace, params_.row_blocks, item,
+                                                                 owned_row_)[item.tile_n * Kernel::TileM] =
+          state.pack();
+  }
+  template <class R, int Reduction, class Monoid, class X>
+  CF_DEVICE void reduce_tile(R const& reducer, Item const&, Tile const& tile,
+                             FullReduce<Reduction, Monoid, X>) {
+    float const count = tile.rows_of_thread(row_, lane_id() / 4) * tile.columns_of_thread(lane_id() % 4);
+    auto const state = reduce_warp<Monoid>(reducer.all.finish(count), count);
+    if (lane_id() == 0)
+      shared_.collected.template full<FullReduce<Reduction, Monoid, X>>(team_, warp_) = state;
+  }
+
+  template <class R, class... E>
+  CF_DEVICE void end_group(R& reducers, int group, List<E...>) {
+    (reduce_group(reducers.of(E{}), group, E{}), ...);
+  }
+  template <class R, class E>
+  CF_DEVICE void reduce_group(R const&, int, E) {}
+  template <class R, int Reduction, class Monoid, int G, class X>
+  CF_DEVICE void reduce_group(R const& reducer, int group, GroupReduce<Reduction, Monoid, G, X>) {
+    typename Monoid::State states[kRows];
+    auto count = [](int) { return float(G / 4); };  // a group exists as a whole, or not at all
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) states[r] = reducer.rows[r].finish(G / 4);
+    group_state_of<Reduction>(stats_, group) = Owners::template reduce<Monoid>(states, count);
+  }
+
+  // ---- across the tiles of a row
+  using Group = RowGroup<Kernel::N, Kernel::TileM, TileN, Kernel::Scheduler::kTilesN>;
+  template <class E>
+  static constexpr bool is_fed_back = position_in<E, FedBackOf<Program>> < FedBackOf<Program>::size;
+  template <class E>
+  CF_DEVICE uint64_t* words(E, Item const& item) const {
+    constexpr int kReduction = position_in<E, FedBackOf<Program>>;
+    return params_.workspace.row_group +
+           (int64_t(kReduction) * params_.row_blocks + item.row_block) * Layout::kWordsPerRowBlock;
   }
   template <class E>
   CF_DEVICE void reduce_row_group(Item const&, E) {}
   template <int Reduction, class Monoid, class X>
-  CF_DEVICE void reduce_row_group(Item const& item, RowReduce<Reduction, Monoid, X>) {
-    if (!item.phantom())
-      state_of<Reduction>(stats_) =
-          Group::template gather<Monoid>(words(Reduction, item), owned_row_, parity_.tag());
+  CF_DEVICE void reduce_row_group(Item const& item, RowReduce<Reduction, Monoid, X> effect) {
+    if constexpr (is_fed_back<RowReduce<Reduction, Monoid, X>>)
+      if (!item.phantom())
+        state_of<Reduction>(stats_) =
+            Group::template gather<Monoid>(words(effect, item), owned_row_, parity_.tag());
   }
 
-  // Of the tile's valid columns, those that thread q of a quad holds.
-  CF_DEVICE static float columns_of_thread(int q, int valid_columns) {
-    if constexpr (!Kernel::kClippedN) return Kernel::TileN / 4;
-    return 8 * max(0, (valid_columns - 8 * q + 31) / 32);
-  }
-
-  // Four threads hold parts of each of 2 or 4 rows; thread q ends with the whole of row q.
-  template <class Monoid>
-  CF_DEVICE static typename Monoid::State reduce_quad(typename Monoid::State const (&rows)[kRows],
-                                                      int valid_columns) {
-    using State = typename Monoid::State;
-    int const q = lane_id() % 4;
-    auto merge = [](State const& mine, State const& partner, int mask, float count, float partner_count) {
-      return Monoid::merge(mine, partner.shuffle_xor(mask), count, partner_count);
-    };
-    auto count = [&](int thread) { return columns_of_thread(thread, valid_columns); };
-    if constexpr (kFragments == 2) {
-      bool const high = q & 2, odd = q & 1;
-      State const a =
-          merge(select(high, rows[2], rows[0]), select(high, rows[0], rows[2]), 2, count(q), count(q ^ 2));
-      State const b =
-          merge(select(high, rows[3], rows[1]), select(high, rows[1], rows[3]), 2, count(q), count(q ^ 2));
-      return merge(select(odd, b, a), select(odd, a, b), 1, count(q) + count(q ^ 2),
-                   count(q ^ 1) + count(q ^ 3));
-    } else {
-      bool const odd = q & 1;
-      State const a =
-          merge(select(odd, rows[1], rows[0]), select(odd, rows[0], rows[1]), 1, count(q), count(q ^ 1));
-      return merge(a, a, 2, count(q) + count(q ^ 1), count(q ^ 2) + count(q ^ 3));
+  using TailWords = RowTailWords<Kernel>;
+  CF_DEVICE void run_row_tail(Item const& item) {
+    using Tail = RowTailOf<Program>;
+    if constexpr (Tail::Effects::size > 0) {
+      if (item.phantom()) return;
+      if constexpr (Layout::kHasRowTail) {
+        if (!TailWords::arrives_last(params_.workspace, item, warp_)) return;
+        gather_rows(item, RowTailReductionsOf<Program>{});
+      } else if (item.tile_n > 0) {
+        return;
+      }
+      RowSource<Kernel, Tail> rows{params_, item, stats_, shared_.vectors, owned_row_, {}};
+      rows.evaluate(typename Tail::Columns{});
+      store_columns(rows, Tile(item, params_.m), typename Tail::Effects{});
     }
   }
-  template <class State>
-  CF_DEVICE static State select(bool condition, State const& a, State const& b) {
-    return condition ? a : b;
-  }
-
-  using Group = RowGroup<Kernel::N, Kernel::TileM, Kernel::TileN, Kernel::Scheduler::kTilesN>;
-  CF_DEVICE uint64_t* words(int reduction, Item const& item) const {
-    return params_.words +
-           (int64_t(reduction) * params_.row_blocks + item.row_block) * Kernel::kWordsPerRowBlock;
+  template <class... E>
+  CF_DEVICE void gather_rows(Item const& item, List<E...>) {
+    ((state_of<ReductionOf<E>::index>(stats_) = TailWords::template merge<typename ReductionOf<E>::Monoid>(
+          TailWords::template words<E>(params_.workspace, params_.row_blocks, item, owned_row_))),
+     ...);
   }
 
   Params const& params_;
   Shared shared_;
+  Ring ring_;
   LaunchParity parity_;
-  Stats<typename Kernel::Program> stats_;
-  RingPosition<(Kernel::kSlots > 0 ? Kernel::kSlots : 1)> slot_;
-  uint32_t vector_phase_ = 0;
+  Stats<ReductionsOf<Program>, TileN> stats_;
+  uint32_t phase_ = 0;  // of the team's vectors, and of its buffers for the collector
   int team_;
+  int warp_;       // in the team
   int row_;        // first of the warp's 16 rows in the tile
   int owned_row_;  // the row in the tile that this thread owns
 };

@@ -1,10 +1,13 @@
-// The kernel layer: persistent, warp-specialised.  One producer warpgroup, a warp for each kind of
-// operand; one or two teams of consumer warpgroups, which multiply and run the program's phases.
+// The kernel layer: persistent, warp-specialised.  One producer warpgroup, a warp for each kind of operand
+// and one that collects column and full reductions; one or two teams of consumer warpgroups, which multiply
+// and run the program's phases.
 #pragma once
 
 #include "comfuse/abi.h"
+#include "comfuse/sm90/collector.hpp"
 #include "comfuse/sm90/epilogue.hpp"
 #include "comfuse/sm90/mainloop.hpp"
+#include "comfuse/sm90/reductions.hpp"
 #include "comfuse/sm90/scheduler.hpp"
 
 namespace comfuse::sm90 {
@@ -27,7 +30,7 @@ struct FusedGemm {
   using ClusterShape = ClusterT;
   using OperandList = OperandsT;
   using Program = ProgramT;
-  using Scheduler = TileScheduler<GemmT, Schedule, ClusterShape>;
+  using Scheduler = TileScheduler<GemmT, Schedule, ClusterShape, (FedBackOf<Program>::size > 0)>;
   using Item = typename Scheduler::Item;
   using Main = Mainloop<GemmT, Schedule, ClusterShape, StagesT>;
   using Accumulator = typename Main::Accumulator;
@@ -71,24 +74,17 @@ struct FusedGemm {
   template <class V>
   static constexpr int vector_offset = vector_bytes<V, TileM, TileN>(OperandList{});
 
-  // ---- row reductions
-  template <class... P>
-  static constexpr int reductions(List<P...>) {
-    return (0 + ... + count_of<IsRowReduce>(typename P::Effects{}));
-  }
-  static constexpr int kReductions = reductions(PhasesOf<Program>{});
-  static constexpr bool kExchanges = kReductions > 0 && Scheduler::kTilesN > 1;
-  static constexpr int kWordsPerRowBlock = Scheduler::kTilesN * TileM;
-  static constexpr int kCounterBytes = 128;
-
   // ---- shared memory
+  using Collected = CollectorMemory<FusedGemm>;
   static constexpr int kSlotsOffset = Main::kStages * Main::kStageBytes;
   // A team's members each have a ring of tile slots, for their own rows; both teams use it, in the order
   // of the items.  A team has a buffer for its tile's vectors.
   static constexpr int kVectorsOffset = kSlotsOffset + kTeamSize * kSlots * kSlotBytes;
-  static constexpr int kBarriersOffset = kVectorsOffset + kTeams * kVectorBytes;
-  static constexpr int kSharedBytes =
-      kBarriersOffset + (2 * Main::kStages + 2 * kTeamSize * kSlots + 2 * kTeams) * 8;
+  static constexpr int kCollectedOffset = kVectorsOffset + kTeams * kVectorBytes;
+  static constexpr int kBarriersOffset = kCollectedOffset + Collected::kBytes;
+  static constexpr int kBarriers =
+      2 * Main::kStages + 2 * kTeamSize * kSlots + 2 * kTeams + Collected::kBarriers;
+  static constexpr int kSharedBytes = kBarriersOffset + kBarriers * 8;
   static_assert(kSharedBytes <= 232448, "the plan needs more shared memory than a CTA can have");
 
   // ---- outputs
@@ -110,8 +106,7 @@ struct FusedGemm {
     int m;                                     // rows of a batch
     int batches, blocks_of_batch, row_blocks;  // the last counts those of all batches
     int k_blocks;
-    uint32_t* parity_counter;
-    uint64_t* words;
+    Workspace workspace;
   };
 
   // Where the batch's part of a tensor begins.
@@ -133,14 +128,15 @@ struct FusedGemm {
       for (int member = 0; member < kTeamSize; ++member)
         for (int i = 0; i < kSlots; ++i) {
           auto const shared = epilogue_memory(memory, 0, member);
-          Barrier::init(shared.slot_full + i, 1);
-          Barrier::init(shared.slot_empty + i, 4);
+          Barrier::init(shared.ring.full + i, 1);
+          Barrier::init(shared.ring.empty + i, 4);
         }
       for (int team = 0; team < kTeams; ++team) {
         auto const shared = epilogue_memory(memory, team, 0);
         Barrier::init(shared.vector_full, 32);
         Barrier::init(shared.vector_empty, 4 * kTeamSize);
       }
+      epilogue_memory(memory, 0, 0).collected.init();
       cutlass::arch::fence_barrier_init();
     }
     synchronize();
@@ -153,6 +149,8 @@ struct FusedGemm {
       if (warp == 0 && lane_id() == 0) produce_gemm(params, main, scheduler);
       if (warp == 1 && lane_id() == 0) produce_tiles(params, memory, scheduler);
       if (warp == 2) produce_vectors(params, memory, scheduler);
+      if constexpr (Collected::kIsUsed)
+        if (warp == 3) Collector<FusedGemm>::run(params, epilogue_memory(memory, 0, 0).collected, scheduler);
       __syncwarp();
       if constexpr (ClusterN > 1) synchronize();
     } else {
@@ -177,12 +175,12 @@ struct FusedGemm {
   CF_DEVICE static EpilogueShared epilogue_memory(uint8_t* memory, int team, int member) {
     auto* slot_barriers = reinterpret_cast<uint64_t*>(memory + kBarriersOffset) + 2 * Main::kStages;
     auto* vector_barriers = slot_barriers + 2 * kTeamSize * kSlots;
-    return {memory + kSlotsOffset + member * kSlots * kSlotBytes,
+    return {{memory + kSlotsOffset + member * kSlots * kSlotBytes, slot_barriers + 2 * member * kSlots,
+             slot_barriers + (2 * member + 1) * kSlots},
             memory + kVectorsOffset + team * kVectorBytes,
-            slot_barriers + 2 * member * kSlots,
-            slot_barriers + (2 * member + 1) * kSlots,
             vector_barriers + 2 * team,
-            vector_barriers + 2 * team + 1};
+            vector_barriers + 2 * team + 1,
+            {memory + kCollectedOffset, vector_barriers + 2 * kTeams}};
   }
 
   CF_DEVICE static void produce_gemm(Params const& params, typename Main::Shared const& shared,
@@ -231,10 +229,10 @@ struct FusedGemm {
                                      int row, int column, Position& position, Leaf) {
     constexpr int kMap = index_among<IsTile, Leaf>(OperandList{});
     constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
-    wait(shared.slot_empty[position.slot], position.phase ^ 1);
-    uint64_t* full = shared.slot_full + position.slot;
+    wait(shared.ring.empty[position.slot], position.phase ^ 1);
+    uint64_t* full = shared.ring.full + position.slot;
     Barrier::arrive_and_expect_tx(full, 64 * 32 * sizeof(typename ElementOf<Leaf>::type));
-    uint8_t* slot = shared.slots + position.slot * kSlotBytes;
+    uint8_t* slot = shared.ring.slots + position.slot * kSlotBytes;
     if constexpr (kBatched)
       cute::SM90_TMA_LOAD_3D::copy(&params.tiles[kMap], full, kHint, slot, column, row,
                                    item.batch * params.tile_steps[kMap]);

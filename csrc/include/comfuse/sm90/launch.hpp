@@ -13,6 +13,7 @@ namespace comfuse::sm90 {
 template <class Kernel, void (*kFunction)(typename Kernel::Params)>
 class Launcher {
   using Params = typename Kernel::Params;
+  using Layout = WorkspaceLayout<Kernel>;
   static constexpr int kMaxDevices = 64;
 
  public:
@@ -21,7 +22,7 @@ class Launcher {
     if (!has_legal_sizes(*args) || !factors_aligned(*args) ||
         !phases_aligned(*args, PhasesOf<typename Kernel::Program>{}))
       return CF_ERROR_ARGUMENT;
-    if (Kernel::kExchanges && workspace == nullptr) return CF_ERROR_ARGUMENT;
+    if (!Layout::kIsEmpty && workspace == nullptr) return CF_ERROR_ARGUMENT;
     int device, clusters;
     if (cudaError_t e = cudaGetDevice(&device)) return e;
     if (int e = resident_clusters(device, &clusters)) return e;
@@ -33,8 +34,7 @@ class Launcher {
     params.blocks_of_batch = int(blocks_of(args->m));
     params.row_blocks = params.batches * params.blocks_of_batch;
     params.k_blocks = (int(args->k) + Kernel::TileK - 1) / Kernel::TileK;
-    params.parity_counter = static_cast<uint32_t*>(workspace);
-    params.words = reinterpret_cast<uint64_t*>(static_cast<char*>(workspace) + Kernel::kCounterBytes);
+    Layout::place(&params.workspace, workspace, params.row_blocks);
     for (int i = 0; i < Kernel::OperandList::size; ++i) params.operands[i] = args->operands[i];
     for (int i = 0; i < Kernel::kOutputs; ++i) params.outputs[i] = args->outputs[i];
     for (int i = 0; i < CF_MAX_SCALARS; ++i) params.scalars[i] = args->scalars[i];
@@ -49,11 +49,7 @@ class Launcher {
     return cudaLaunchKernelExC(&config, reinterpret_cast<void const*>(kFunction), arguments);
   }
 
-  static int64_t workspace_bytes(int64_t m, int64_t batches) {
-    if (!Kernel::kExchanges) return 0;
-    return Kernel::kCounterBytes + Kernel::kReductions * batches * blocks_of(m) * Kernel::kWordsPerRowBlock *
-                                       int64_t(sizeof(uint64_t));
-  }
+  static int64_t workspace_bytes(int64_t m, int64_t batches) { return Layout::bytes(batches * blocks_of(m)); }
 
   static int info(CfInfo* out) {
     cudaFuncAttributes attributes;
@@ -121,7 +117,7 @@ class Launcher {
     config.blockDim = dim3(Kernel::kThreads);
     config.dynamicSmemBytes = Kernel::kSharedBytes;
     config.attrs = attributes;
-    config.numAttrs = Kernel::kExchanges ? 2 : 1;  // only CTAs that wait for each other must be co-resident
+    config.numAttrs = Layout::kHasRowGroup ? 2 : 1;  // only CTAs that wait for each other must be co-resident
     return config;
   }
 
@@ -141,7 +137,7 @@ class Launcher {
     cudaLaunchConfig_t config = configuration(attributes, processors / Kernel::ClusterN);
     config.numAttrs = 1;
     if (cudaError_t e = cudaOccupancyMaxActiveClusters(clusters, function, &config)) return e;
-    if (Kernel::kExchanges && *clusters < Kernel::Scheduler::kClustersN) return CF_ERROR_RESIDENCY;
+    if (Layout::kHasRowGroup && *clusters < Kernel::Scheduler::kClustersN) return CF_ERROR_RESIDENCY;
     if (*clusters <= 0) return CF_ERROR_RESIDENCY;
     known[device].store(*clusters, std::memory_order_relaxed);
     return 0;

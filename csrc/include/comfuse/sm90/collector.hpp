@@ -1,0 +1,145 @@
+// The collector: the producer warpgroup's fourth warp, which does what column and full reductions need beyond
+// a warp, so that no consumer waits for another, or for global memory.
+//
+// For each tile of its CTA it merges the partial States of the team's warps (collector_memory.hpp), leaves
+// the tile's States in the workspace and counts the arrival.  The collector that arrives last for a column
+// block, or of all, marks it as finished here; this CTA's consumers run the tail when they have no tiles left
+// (column_tails.hpp).  Everything is merged in index order: a result does not depend on who came last.
+//
+// It waits for consumers of its own CTA only, and they for it to free their buffers: it takes no part in any
+// wait between CTAs.
+#pragma once
+
+#include "comfuse/sm90/arrival.hpp"
+#include "comfuse/sm90/collector_memory.hpp"
+#include "comfuse/sm90/extent.hpp"
+#include "comfuse/sm90/workspace.hpp"
+
+namespace comfuse::sm90 {
+
+template <class Kernel>
+class Collector {
+  using Params = typename Kernel::Params;
+  using Item = typename Kernel::Scheduler::Item;
+  using Memory = CollectorMemory<Kernel>;
+  using Layout = WorkspaceLayout<Kernel>;
+  using ColReductions = typename Memory::ColReductions;
+  using FullReductions = typename Memory::FullReductions;
+  static constexpr int TileM = Kernel::TileM, TileN = Kernel::TileN, kTeams = Kernel::kTeams;
+  static constexpr int kTilesN = Kernel::Scheduler::kTilesN;
+  static_assert(!Memory::kIsUsed || !Kernel::kBatched, "column and full reductions run over one batch");
+
+ public:
+  CF_DEVICE static void run(Params const& params, Memory const& memory,
+                            typename Kernel::Scheduler scheduler) {
+    for (int word = lane_id(); word < Memory::kFinishedWords; word += 32) memory.finished()[word] = 0;
+    for (uint32_t sequence = 0; !scheduler.done(); scheduler.advance(), ++sequence) {
+      int const team = sequence % kTeams;
+      Item const item = scheduler.item();
+      wait(memory.filled(team), sequence / kTeams % 2);
+      if (!item.phantom())
+        merge_warps(params, memory, item, team, Extent<Kernel>(item, params.m), ColReductions{},
+                    FullReductions{});
+      __syncwarp();
+      if (lane_id() == 0) arrive(memory.emptied(team));
+      if (item.phantom()) continue;
+      if constexpr (ColReductions::size > 0) count_columns(params, memory, item);
+      if constexpr (FullReductions::size > 0) count_all(params, memory);
+    }
+    __syncwarp();
+    if (lane_id() == 0) arrive(memory.done());
+  }
+
+ private:
+  // Under way at once: the producers have few registers.
+  template <class E>
+  static constexpr int kLoads = 16 / sizeof(StateOf<E>);
+
+  // ---- from the warps' States to the tile's
+  template <class... C, class... F>
+  CF_DEVICE static void merge_warps(Params const& params, Memory const& memory, Item const& item, int team,
+                                    Extent<Kernel> const& extent, List<C...>, List<F...>) {
+    (merge_warps_of_columns<C>(params, memory, item, team, extent), ...);
+    (merge_warps_of_all<F>(params, memory, item, team, extent), ...);
+  }
+  template <class E>
+  CF_DEVICE static void merge_warps_of_columns(Params const& params, Memory const& memory, Item const& item,
+                                               int team, Extent<Kernel> const& extent) {
+    auto* const to =
+        Layout::template columns<E>(params.workspace, ColumnTree(params.row_blocks), item.row_block) +
+        item.column();
+    auto const* const from = memory.template columns<E>(team, 0);
+#pragma unroll 1
+    for (int column = lane_id(); column < TileN; column += 32) {
+      typename ReductionOf<E>::Monoid::Merger merger;
+#pragma unroll kLoads < E>
+      for (int w = 0; w < Memory::kWarps; ++w)
+        merger.add(from[w * TileN + column], extent.rows_of_warp(w), w == 0);
+      to[column] = merger.finish(1.f / extent.rows);
+    }
+  }
+  template <class E>
+  CF_DEVICE static void merge_warps_of_all(Params const& params, Memory const& memory, Item const& item,
+                                           int team, Extent<Kernel> const& extent) {
+    if (lane_id() != 0) return;
+    typename ReductionOf<E>::Monoid::Merger merger;
+#pragma unroll kLoads < E>
+    for (int w = 0; w < Memory::kWarps; ++w)
+      merger.add(memory.template full<E>(team, w), extent.rows_of_warp(w) * extent.columns, w == 0);
+    int64_t const tiles = int64_t(params.row_blocks) * kTilesN;
+    Layout::template full<E>(params.workspace, tiles)[int64_t(item.row_block) * kTilesN + item.tile_n] =
+        merger.finish(1.f / (extent.rows * extent.columns));
+  }
+
+  // ---- arrivals
+  CF_DEVICE static void count_columns(Params const& params, Memory const& memory, Item const& item) {
+    ColumnTree const tree(params.row_blocks);
+    uint32_t* counter = params.workspace.column_counters + item.tile_n * tree.counters();
+    if (tree.segments > 0) {
+      int const segment = item.row_block / ColumnTree::kSegment, first = segment * ColumnTree::kSegment;
+      int const blocks = min(int(ColumnTree::kSegment), tree.leaves - first);
+      if (!arrives_last(counter + segment, blocks)) return;
+      merge_blocks(params, item.column(), first, blocks, ColReductions{});
+      counter += tree.segments;
+    }
+    if (arrives_last(counter, tree.tops())) finish(memory, item.tile_n);
+  }
+  CF_DEVICE static void count_all(Params const& params, Memory const& memory) {
+    if (arrives_last(params.workspace.full_counter, params.row_blocks * kTilesN)) finish(memory, kTilesN);
+  }
+  CF_DEVICE static void finish(Memory const& memory, int bit) {
+    if (lane_id() == 0) memory.finished()[bit / 32] |= 1u << bit % 32;
+  }
+
+  // ---- from row blocks to their segment of the tree
+  template <class... E>
+  CF_DEVICE static void merge_blocks(Params const& params, int column, int first, int blocks, List<E...>) {
+    (merge_blocks_of<E>(params, column, first, blocks), ...);
+  }
+  template <class E>
+  CF_DEVICE static void merge_blocks_of(Params const& params, int first_column, int first, int blocks) {
+    constexpr int kInFlight = kLoads<E>;
+    ColumnTree const tree(params.row_blocks);
+    int const rows = params.m - first * TileM;
+#pragma unroll 1
+    for (int column = first_column + lane_id(); column < first_column + TileN; column += 32) {
+      auto const* from = Layout::template columns<E>(params.workspace, tree, first) + column;
+      typename ReductionOf<E>::Monoid::Merger merger;
+#pragma unroll 1
+      for (int base = 0; base < blocks; base += kInFlight) {
+        StateOf<E> states[kInFlight];
+#pragma unroll
+        for (int b = 0; b < kInFlight; ++b, from += Layout::kPitch)
+          if (base + b < blocks) states[b] = load_from_others(from);
+#pragma unroll
+        for (int b = 0; b < kInFlight; ++b)
+          if (base + b < blocks) merger.add(states[b], min(TileM, rows - (base + b) * TileM), base + b == 0);
+      }
+      int const node = tree.leaves + first / ColumnTree::kSegment;
+      Layout::template columns<E>(params.workspace, tree, node)[column] =
+          merger.finish(1.f / min(rows, blocks * TileM));
+    }
+  }
+};
+
+}  // namespace comfuse::sm90
