@@ -103,8 +103,9 @@ struct FusedGemm {
     int tile_steps[kTileOperands > 0 ? kTileOperands : 1];  // from batch to batch, as in Main::Maps
     CfTensor operands[OperandList::size > 0 ? OperandList::size : 1], outputs[kOutputs > 0 ? kOutputs : 1];
     float scalars[CF_MAX_SCALARS];
-    int m;                                     // rows of a batch
-    int batches, blocks_of_batch, row_blocks;  // the last counts those of all batches
+    int m;                    // rows of a batch
+    int row_blocks;           // of all batches
+    Divisor blocks_of_batch;  // row blocks
     int k_blocks;
     Workspace workspace;
   };

@@ -30,9 +30,8 @@ class Launcher {
 
     Params params;
     params.m = int(args->m);
-    params.batches = int(args->batches);
-    params.blocks_of_batch = int(blocks_of(args->m));
-    params.row_blocks = params.batches * params.blocks_of_batch;
+    params.row_blocks = int(args->batches * blocks_of(args->m));
+    params.blocks_of_batch = Divisor::of(uint32_t(blocks_of(args->m)));
     params.k_blocks = (int(args->k) + Kernel::TileK - 1) / Kernel::TileK;
     Layout::place(&params.workspace, workspace, params.row_blocks);
     for (int i = 0; i < Kernel::OperandList::size; ++i) params.operands[i] = args->operands[i];

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "comfuse/program.hpp"
+#include "comfuse/sm90/divisor.hpp"
 #include "comfuse/sm90/instructions.hpp"
 
 namespace comfuse::sm90 {
@@ -31,9 +32,10 @@ struct TileScheduler {
     CF_DEVICE bool phantom() const { return kTilesN % ClusterN != 0 && tile_n >= kTilesN; }
   };
 
-  int rank, clusters, items, next, row_blocks, blocks_of_batch;
+  int rank, clusters, items, next, row_blocks;
+  Divisor blocks_of_batch;
 
-  CF_DEVICE TileScheduler(int row_blocks, int blocks_of_batch)
+  CF_DEVICE TileScheduler(int row_blocks, Divisor const& blocks_of_batch)
       : rank(blockIdx.x % ClusterN),
         clusters(gridDim.x / ClusterN),
         items(row_blocks * kClustersN),
@@ -47,8 +49,8 @@ struct TileScheduler {
     int const first = next / kItems * kBand, within = next % kItems;
     int const height = kBand == 1 ? 1 : min(kBand, row_blocks - first);
     int const cluster_n = within / height, block = first + within - cluster_n * height;
-    int const batch = GemmT::kBatched ? block / blocks_of_batch : 0;
-    return {block, cluster_n * ClusterN + rank, batch, block - batch * blocks_of_batch};
+    int const batch = GemmT::kBatched ? blocks_of_batch.divide(block) : 0;
+    return {block, cluster_n * ClusterN + rank, batch, block - batch * int(blocks_of_batch.value)};
   }
   CF_DEVICE void advance(int count = 1) { next += count * clusters; }
 };
