@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import strategies as st
 
 from comfuse.generator.builder import SpecBuilder
-from comfuse.generator.interpret import Matrix, Value
+from comfuse.generator.interpret import Matrix, Value, interpret
 from comfuse.generator.ops import AXES, ELEMENTWISE, REDUCTIONS, Axis
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
@@ -54,6 +56,7 @@ class _Program:
     def __init__(self, draw: st.DrawFn, b: SpecBuilder, axes: Sequence[Axis], feedback: bool) -> None:
         self.draw = draw
         self.b = b
+        self.axes = axes
         self.feedback = feedback
         self.reductions = [r for r in REDUCTIONS.values() if r.axis in axes]
         self.reductions_left = 4
@@ -79,10 +82,41 @@ class _Program:
             self.values.append(_Drawn(add(), space))
 
     def step(self, ops: Sequence[str]) -> None:
-        reduce = self.reductions_left and self.draw(st.integers(0, 3)) == 0
+        kind = self.draw(st.integers(0, 15))
+        if kind == 0 and self.reductions_left > 1:
+            self._motif()
+            return
+        reduce = kind < 4 and self.reductions_left
         drawn = self._reduction() if reduce else self._elementwise(self.draw(st.sampled_from(ops)))
         if drawn is not None:
             self.values.append(drawn)
+
+    def _motif(self) -> None:
+        """What a pass fuses: two reductions of one value, the second over what the first shifts."""
+        axes = [axis for axis in self.axes if self.feedback or axis in ("row", "group")]
+        if not axes:
+            return
+        self.reductions_left -= 2
+        b, axis = self.b, self.draw(st.sampled_from(axes))
+        x = self.draw(st.sampled_from([v for v in self.values if v.space is Space.TILE]))
+        late = x.late | {axis} if axis in ("col", "full") else x.late
+        if axis in ("row", "group") and self.draw(st.booleans()):
+            shift = b.op(f"{axis}_max", x.node)
+            if self.draw(st.booleans()):
+                shift = b.op("where", b.op("eq", b.op("abs", shift), b.const(math.inf)), b.const(0.0), shift)
+            shifted = b.op("exp", b.op("sub", x.node, shift))
+            total = b.op(f"{axis}_sum", shifted)
+            result = b.op("add", b.op("log", total), shift)
+        else:
+            columns = b.const({"row": b.n, "group": b.group, "col": 1, "full": b.n}[axis])
+            count = columns if axis in ("row", "group") else b.op("mul", columns, b.row_count())
+            shift = b.op("div", b.op(f"{axis}_sum", x.node), count)
+            shifted = b.op("sub", x.node, shift)
+            total = b.op(f"{axis}_sum", b.op("square", shifted))
+            result = b.op("div", total, count)
+        space = AXES[axis]
+        self.values += [_Drawn(node, space, late) for node in (shift, total, result)]
+        self.values.append(_Drawn(shifted, Space.TILE, late))
 
     def _reduction(self) -> _Drawn:
         self.reductions_left -= 1
@@ -189,4 +223,40 @@ def flat(value: Value) -> list[float]:
     return [x for part in value for x in flat(part)]
 
 
-__all__ = ["TAME", "N", "arguments", "flat", "spaces", "specs"]
+def agree(before: Sequence[Value], after: Sequence[Value]) -> bool:
+    """Whether outputs are the same up to float64 rounding."""
+    return all(_agree(flat(x), flat(y)) for x, y in zip(before, after, strict=True))
+
+
+def is_stable(spec: FusedSpec, gemm: Matrix | list[Matrix], operands: list[Value]) -> bool:
+    """Whether a change of the inputs in the last places leaves the outputs as they are.
+
+    A comparison of what rounding has left of a difference, or the index of the largest of such, is not.
+    """
+    whole = (DType.BOOL, *INTEGERS)
+    moved_operands = [
+        value if operand.dtype in whole else _nudged(value)
+        for operand, value in zip(spec.operands, operands, strict=True)
+    ]
+    moved = interpret(spec, _nudged(gemm), moved_operands)
+    return agree(interpret(spec, gemm, operands), moved)
+
+
+def _agree(x: list[float], y: list[float]) -> bool:
+    scale = max((abs(v) for v in x if math.isfinite(v)), default=1.0)
+    return all(a == b or _close(a, b, max(scale, 1.0)) for a, b in zip(x, y, strict=True))
+
+
+def _close(a: float, b: float, scale: float) -> bool:
+    if math.isnan(a) or math.isnan(b):
+        return math.isnan(a) and math.isnan(b)
+    return abs(a - b) <= 1e-9 * max(scale, abs(a), abs(b))
+
+
+def _nudged(value: Any, place: int = 1) -> Any:
+    if isinstance(value, int | float):
+        return value * (1.0 + 1e-14 * math.sin(place))
+    return [_nudged(part, 7 * place + i) for i, part in enumerate(value)]
+
+
+__all__ = ["TAME", "N", "agree", "arguments", "flat", "is_stable", "spaces", "specs"]

@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from comfuse.generator.builder import SpecBuilder
@@ -16,7 +16,7 @@ from comfuse.generator.passes import PASSES, normalize
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.spec import DType, FusedSpec, Space
 
-from .strategies import TAME, arguments, flat, specs
+from .strategies import TAME, agree, arguments, flat, is_stable, specs
 
 BF16 = DType.BF16
 
@@ -25,27 +25,21 @@ def ops(spec: FusedSpec) -> list[str]:
     return [node.op for node in spec.nodes]
 
 
-def close(a: float, b: float, scale: float) -> bool:
-    if math.isnan(a) or math.isnan(b):
-        return math.isnan(a) and math.isnan(b)
-    return a == b or abs(a - b) <= 1e-9 * max(scale, abs(a), abs(b))
-
-
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_each_pass_keeps_the_meaning(data: st.DataObject) -> None:
     spec = data.draw(specs(TAME, max_nodes=25, feedback=True))
     gemm, operands = data.draw(arguments(spec))
-    before = [flat(v) for v in interpret(spec, gemm, operands)]
+    before = interpret(spec, gemm, operands)
     for transform in PASSES:
-        spec = transform(spec)
-        after = [flat(v) for v in interpret(spec, gemm, operands)]
-        for x, y in zip(before, after, strict=True):
-            scale = max((abs(v) for v in x if math.isfinite(v)), default=1.0)
-            assert all(close(a, b, scale) for a, b in zip(x, y, strict=True)), transform.__name__
+        transformed = transform(spec)
+        if not agree(before, interpret(transformed, gemm, operands)):
+            assume(is_stable(spec, gemm, operands))
+            pytest.fail(f"{transform.__name__} changes the meaning")
+        spec = transformed
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(specs(max_nodes=25, feedback=True))
 def test_normalize_is_idempotent_and_keeps_the_interface(spec: FusedSpec) -> None:
     once = normalize(spec)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -18,7 +16,7 @@ from comfuse.generator.phases import split
 from comfuse.generator.spec import DType, FusedSpec, Space
 from comfuse.generator.stages import Source, Stage, stages
 
-from .strategies import TAME, arguments, flat, specs
+from .strategies import TAME, agree, arguments, is_stable, specs
 
 BF16, FP32 = DType.BF16, DType.FP32
 
@@ -42,13 +40,7 @@ def run(spec: FusedSpec, cut: tuple[Stage, ...], gemm, operands: list[Value]) ->
     return [whole[o] for o in range(len(spec.outputs))]
 
 
-def close(a: float, b: float, scale: float) -> bool:
-    if math.isnan(a) or math.isnan(b):
-        return math.isnan(a) and math.isnan(b)
-    return a == b or abs(a - b) <= 1e-9 * max(scale, abs(a), abs(b))
-
-
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_stages_mean_what_the_whole_means(data: st.DataObject) -> None:
     spec = data.draw(specs(TAME, max_nodes=25, feedback=True))
@@ -63,9 +55,9 @@ def test_stages_mean_what_the_whole_means(data: st.DataObject) -> None:
         assert {o.name for o in stage.spec.outputs if o.dtype is not FP32} <= {o.name for o in spec.outputs}
     assert sorted(o for s in cut for o in s.outputs if o is not None) == list(range(len(spec.outputs)))
     gemm, operands = data.draw(arguments(spec))
-    for x, y in zip(interpret(spec, gemm, operands), run(spec, cut, gemm, operands), strict=True):
-        scale = max((abs(v) for v in flat(x) if math.isfinite(v)), default=1.0)
-        assert all(close(a, b, scale) for a, b in zip(flat(x), flat(y), strict=True))
+    if not agree(interpret(spec, gemm, operands), run(spec, cut, gemm, operands)):
+        assume(is_stable(spec, gemm, operands))
+        pytest.fail("the stages mean something else")
 
 
 @settings(max_examples=100, deadline=None)

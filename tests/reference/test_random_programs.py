@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from comfuse import reference
 from comfuse.generator.interpret import interpret
 from comfuse.generator.spec import FusedSpec, Space
-from tests.generator.strategies import TAME, arguments, specs
+from tests.generator.strategies import TAME, agree, arguments, is_stable, specs
 
 ROWS = 3
 
@@ -30,7 +31,7 @@ def factors(spec: FusedSpec, gemms: list[torch.Tensor]) -> tuple[torch.Tensor, l
     return a, picks
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_reference_agrees_with_the_interpreter(data: st.DataObject) -> None:
     axes = data.draw(st.sampled_from([("row", "group"), ("row", "group", "col", "full")]))
@@ -54,8 +55,7 @@ def test_reference_agrees_with_the_interpreter(data: st.DataObject) -> None:
     tensors = [stacked(operands, i) for i, o in enumerate(spec.operands) if o.space is not Space.SCALAR]
     got = reference.evaluate(spec, a, b, tensors, scalars, dtype=torch.float64, round_outputs=False)
     for i, output in enumerate(spec.outputs):
-        expected = stacked(results, i)
-        if output.heads is not None:
-            expected = expected.unflatten(-1, (-1, output.heads)).transpose(-2, -3)
-        scale = expected[expected.isfinite()].abs().amax().item() if expected.isfinite().any() else 1.0
-        torch.testing.assert_close(got[i], expected, rtol=1e-9, atol=1e-9 * scale, equal_nan=True)
+        y = got[i] if output.heads is None else got[i].transpose(-2, -3).flatten(-2)
+        if not agree([stacked(results, i).tolist()], [y.tolist()]):
+            assume(all(is_stable(spec, gemm, given_operands) for gemm, given_operands in batches))
+            pytest.fail(f"{output.name} differs")
