@@ -94,15 +94,13 @@ class Collector {
   // ---- arrivals
   CF_DEVICE static void count_columns(Params const& params, Memory const& memory, Item const& item) {
     ColumnTree const tree(params.row_blocks);
-    uint32_t* counter = params.workspace.column_counters + item.tile_n * tree.counters();
+    uint32_t* const counter = params.workspace.column_counters + item.tile_n * tree.counters();
     if (tree.segments > 0) {
-      int const segment = item.row_block / ColumnTree::kSegment, first = segment * ColumnTree::kSegment;
-      int const blocks = min(int(ColumnTree::kSegment), tree.leaves - first);
-      if (!arrives_last(counter + segment, blocks)) return;
-      merge_blocks(params, item.column(), first, blocks, ColReductions{});
-      counter += tree.segments;
+      int const segment = tree.segment_of(item.row_block);
+      if (!arrives_last(counter + segment, tree.leaves_of(segment))) return;
+      merge_segment(params, item.column(), segment, ColReductions{});
     }
-    if (arrives_last(counter, tree.tops())) finish(memory, item.tile_n);
+    if (arrives_last(counter + tree.top_counter(), tree.tops())) finish(memory, item.tile_n);
   }
   CF_DEVICE static void count_all(Params const& params, Memory const& memory) {
     if (arrives_last(params.workspace.full_counter, params.row_blocks * kTilesN)) finish(memory, kTilesN);
@@ -113,13 +111,14 @@ class Collector {
 
   // ---- from row blocks to their segment of the tree
   template <class... E>
-  CF_DEVICE static void merge_blocks(Params const& params, int column, int first, int blocks, List<E...>) {
-    (merge_blocks_of<E>(params, column, first, blocks), ...);
+  CF_DEVICE static void merge_segment(Params const& params, int column, int segment, List<E...>) {
+    (merge_segment_of<E>(params, column, segment), ...);
   }
   template <class E>
-  CF_DEVICE static void merge_blocks_of(Params const& params, int first_column, int first, int blocks) {
+  CF_DEVICE static void merge_segment_of(Params const& params, int first_column, int segment) {
     constexpr int kInFlight = kLoads<E>;
     ColumnTree const tree(params.row_blocks);
+    int const first = tree.first_leaf(segment), blocks = tree.leaves_of(segment);
     int const rows = params.m - first * TileM;
 #pragma unroll 1
     for (int column = first_column + lane_id(); column < first_column + TileN; column += 32) {
@@ -135,8 +134,7 @@ class Collector {
         for (int b = 0; b < kInFlight; ++b)
           if (base + b < blocks) merger.add(states[b], min(TileM, rows - (base + b) * TileM), base + b == 0);
       }
-      int const node = tree.leaves + first / ColumnTree::kSegment;
-      Layout::template columns<E>(params.workspace, tree, node)[column] =
+      Layout::template columns<E>(params.workspace, tree, tree.node_of(segment))[column] =
           merger.finish(1.f / min(rows, blocks * TileM));
     }
   }

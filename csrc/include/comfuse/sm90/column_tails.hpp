@@ -97,7 +97,7 @@ class ColumnTails {
     CF_DEVICE float rows(int first, int end) const { return rows_before(end) - rows_before(first); }
 
    private:
-    CF_DEVICE int rows_before(int node) const { return min(m, node * tree.blocks_of_top() * TileM); }
+    CF_DEVICE int rows_before(int node) const { return min(m, node * tree.leaves_of_top() * TileM); }
   };
 
   template <class... E>

@@ -5,25 +5,10 @@
 // words are written before they are read.
 #pragma once
 
+#include "comfuse/sm90/column_tree.hpp"
 #include "comfuse/sm90/reductions.hpp"
 
 namespace comfuse::sm90 {
-
-// How partial results of the row blocks become one result a column.  Up to kMostTops of them are merged at
-// once; more are merged segment by segment first, so that the last merge stays short for any M.
-struct ColumnTree {
-  static constexpr int kMostTops = 256, kSegment = 16;  // row blocks
-
-  int leaves;    // row blocks
-  int segments;  // 0: the row blocks are the tops
-  CF_HD explicit ColumnTree(int row_blocks)
-      : leaves(row_blocks), segments(row_blocks > kMostTops ? (row_blocks + kSegment - 1) / kSegment : 0) {}
-  CF_HD int nodes() const { return leaves + segments; }
-  CF_HD int tops() const { return segments > 0 ? segments : leaves; }
-  CF_HD int first_top() const { return segments > 0 ? leaves : 0; }
-  CF_HD int blocks_of_top() const { return segments > 0 ? kSegment : 1; }
-  CF_HD int counters() const { return segments + 1; }  // a column block: its segments', its own
-};
 
 // Where the parts begin, as kernel parameters.
 struct Workspace {
