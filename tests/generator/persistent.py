@@ -32,7 +32,7 @@ class Machine:
     loads: tuple[int, ...] = ()  # pieces of tile operands that each phase reads
     # Whether the tiles of a row block wait for each other behind each phase but the last; empty: always.
     waits: tuple[bool, ...] = ()
-    collected_phase: int | None = None  # behind which the collector's buffers are filled
+    collects: bool = False  # whether the consumers leave partial results to a collector
 
     @property
     def teams(self) -> int:
@@ -106,7 +106,7 @@ class Cta:
 
     def done(self) -> bool:
         finished = all(item >= len(self.tiles) for item in self.item_of)
-        return finished and (self.machine.collected_phase is None or self.collected == len(self.tiles))
+        return finished and (not self.machine.collects or self.collected == len(self.tiles))
 
 
 class Simulation:
@@ -160,7 +160,7 @@ class Simulation:
 
     def _collect(self, cta: Cta) -> bool:
         """Takes what the warps of a team have left of the next item, phantoms included."""
-        if self.machine.collected_phase is None or cta.collected >= len(cta.tiles):
+        if not self.machine.collects or cta.collected >= len(cta.tiles):
             return False
         size = self.machine.team_size
         first = cta.collected % self.machine.teams * size
@@ -180,6 +180,8 @@ class Simulation:
         tile, phase, ring = cta.tiles[item], cta.phase_of[w], cta.ring_of(w)
         if sum(self.machine.loads) and not self._has_slot_turn(cta, item):
             return False
+        if self.machine.collects and cta.collected <= item - self.machine.teams:
+            return False  # the team's buffer still holds its item before
         if cta.read_of[w] == 0 and phase > 0:
             if self.machine.waits_behind(phase - 1) and not self._row_group_has(tile, phase - 1):
                 return False
@@ -191,16 +193,12 @@ class Simulation:
             cta.consumed[ring] += 1
             cta.read_of[w] += 1
             return True
-        if phase == self.machine.collected_phase:
-            if cta.collected <= item - self.machine.teams:
-                return False  # the team's buffer still holds its item before
-            cta.filled[w] = item
         self.published[tile, phase] = self.published.get((tile, phase), 0) + 1
         cta.read_of[w] = 0
         cta.phase_of[w] += 1
         if cta.phase_of[w] == self.machine.phases:
             cta.phase_of[w] = 0
-            cta.passed[w] = item
+            cta.passed[w] = cta.filled[w] = item
             cta.in_epilogue[w] = False
             cta.item_of[w] += self.machine.teams
         return True

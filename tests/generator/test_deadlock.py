@@ -53,7 +53,7 @@ def test_progress(data: st.DataObject) -> None:
         slots=data.draw(st.integers(1, 3)),
         loads=tuple(data.draw(st.lists(st.integers(0, 3), min_size=phases, max_size=phases))),
         waits=tuple(data.draw(st.lists(st.booleans(), min_size=phases, max_size=phases))),
-        collected_phase=data.draw(st.none() | st.integers(0, phases - 1)),
+        collects=data.draw(st.booleans()),
     )
     assert finishes(machine)
 
@@ -73,7 +73,7 @@ def test_without_waits_any_width_makes_progress(data: st.DataObject) -> None:
         k_blocks=data.draw(st.integers(1, 3)),
         loads=tuple(data.draw(st.lists(st.integers(0, 2), min_size=phases, max_size=phases))),
         waits=(False,) * phases,
-        collected_phase=data.draw(st.none() | st.integers(0, phases - 1)),
+        collects=data.draw(st.booleans()),
     )
     assert finishes(machine)
 
