@@ -80,9 +80,11 @@ def _outputs(t: Tensors, outputs: Sequence[Tensor]) -> Iterator[tuple[str, Space
 
 
 def stored(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """float64 values as a store gives them: integers truncate and saturate, NaN becomes 0 there."""
+    """float64 values as a store gives them: integers and e4m3 saturate, integers truncate, NaN becomes 0."""
     if dtype is torch.bool:
         return x != 0
+    if dtype is torch.float8_e4m3fn:  # torch saturates from 2.13 on
+        return x.float().clamp(-448.0, 448.0).to(dtype)
     if dtype.is_floating_point:
         return x.float().to(dtype)
     info = torch.iinfo(dtype)

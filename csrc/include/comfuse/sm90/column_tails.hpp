@@ -183,7 +183,7 @@ class ColumnTails {
     CF_DEVICE int64_t elements_before(int64_t tile) const {
       int64_t const block = tile / kTilesN, row = block * TileM;
       int const columns = min(N, int(tile - block * kTilesN) * TileN);
-      return row * N + min(int64_t(TileM), m - row) * columns;
+      return min(row, int64_t(m)) * N + min(int64_t(TileM), m - row) * columns;
     }
   };
 
