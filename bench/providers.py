@@ -11,17 +11,16 @@ from torch import Tensor
 
 import comfuse
 from bench import stock
-from bench.launch import forced_plan, label, prepare
-from bench.programs import Inputs, make_inputs, program
+from bench.direct import launching, spec_of
+from bench.launch import forced_plan, label
+from bench.programs import Inputs, program
 from bench.programs.norms import NormInputs
 from bench.workloads import NormWorkload, Workload
-from comfuse import library, ops
-from comfuse.build import build
+from comfuse import ops
 from comfuse.generator import catalog
 from comfuse.generator.emit import KernelSource, emit
-from comfuse.generator.errors import PlanError
-from comfuse.generator.plan import SHAPES, TileShape, plan
-from comfuse.generator.spec import DType, FusedSpec
+from comfuse.generator.plan import SHAPES, SHAPES_OF_TWO, TileShape, plan
+from comfuse.generator.spec import DType
 from comfuse.ops.resolver import m_class
 
 Call = Callable[[], "Tensor | tuple[Tensor, ...]"]
@@ -112,23 +111,6 @@ def _stock(variant: stock.Variant) -> Callable[[Workload, Inputs], Call]:
     return prepare
 
 
-def spec_of(w: Workload) -> FusedSpec:
-    """The spec that ComFuse makes of a workload."""
-    if not isinstance(w, NormWorkload):
-        return comfuse.trace(program(w), *make_inputs(w, device="meta").tensors())
-    dtype = DType(w.dtype)
-    bias = dtype if w.bias else None
-    residual = dtype if w.residual else None
-    if w.norm == "layernorm":
-        return catalog.layernorm(
-            w.n, w.k, dtype, bias=bias, residual=residual, ln_weight=dtype, ln_bias=dtype
-        )
-    position = w.residual or "before"
-    return catalog.rmsnorm(
-        w.n, w.k, dtype, bias=bias, residual=residual, rms_weight=dtype, residual_position=position
-    )
-
-
 def _planned(w: Workload) -> KernelSource:
     """What ComFuse's resolver takes for it."""
     return emit(plan(spec_of(w), m=m_class(w.m)))
@@ -144,7 +126,7 @@ def _own(schedule: str) -> Provider:
         return own_gemm(schedule, w.n, w.k)
 
     name = f"own-{schedule}"
-    return Provider(name, name, _direct(source), only_gemm=True, rounds_once=True, source=source)
+    return Provider(name, name, launching(source), only_gemm=True, rounds_once=True, source=source)
 
 
 def _forced(shape: TileShape) -> Provider:
@@ -152,37 +134,7 @@ def _forced(shape: TileShape) -> Provider:
         return emit(forced_plan(spec_of(w), label(shape), shape.cluster_n))
 
     name = f"{label(shape)}-c{shape.cluster_n}"
-    return Provider(name, name, _direct(source), rounds_once=True, source=source)
-
-
-# Names of the catalogue's operands, by the field of Inputs that they are.
-_FIELDS = {"bias": "bias", "residual": "residual", "ln_bias": "norm_bias"}
-_FIELDS |= dict.fromkeys(("ln_weight", "rms_weight"), "norm_weight")
-
-
-def _direct(source: Callable[[Workload], KernelSource]) -> Callable[[Workload, Inputs], Call]:
-    """Launch a chosen kernel, past ComFuse's choice of plan and its binding."""
-
-    def prepare_provider(w: Workload, i: Inputs) -> Call:
-        if not isinstance(i, NormInputs):
-            raise PlanError(f"{w.name}: plans are forced on norms alone")
-        assert isinstance(w, NormWorkload)
-        chosen = source(w)
-        values = {"eps": w.eps, "weight_offset": w.weight_offset}
-        names = [o.name for o in chosen.plan.spec.operands]
-        operands = [getattr(i, _FIELDS[name]) for name in names if name not in values]
-        out = torch.empty(w.m, w.n, device=i.x.device, dtype=i.x.dtype)
-        scalars = [values[name] for name in names if name in values]
-        kernel, spec = library.load(build(chosen)), chosen.plan.spec
-        launch = prepare(kernel, spec, i.x, [i.weight], operands, [out], scalars)
-
-        def call() -> Tensor:
-            launch()
-            return out
-
-        return call
-
-    return prepare_provider
+    return Provider(name, name, launching(source), rounds_once=True, source=source)
 
 
 _ALL = (
@@ -215,7 +167,7 @@ STOCK = tuple(Provider(v.name, v.name, _stock(v), only_gemm=True, rounds_once=Tr
 OWN_PLANS = ("pingpong-128x128", "pingpong2-128x128", "cooperative-128x256")
 OWN = tuple(_own(s) for s in OWN_PLANS)
 # Every plan that the planner might choose, forced: what its choice is held against.
-PLANS = tuple(_forced(s) for s in SHAPES)
+PLANS = tuple(_forced(s) for s in dict.fromkeys((*SHAPES, *SHAPES_OF_TWO)))
 PROVIDERS = {p.name: p for p in (*_ALL, *STOCK, *OWN, *PLANS)}
 BASELINES = tuple(p.name for p in _ALL if p.baseline)
 DEFAULT = ("mm", "eager", "inductor", "inductor-max", "comfuse")

@@ -11,10 +11,11 @@ import torch
 pytest.importorskip("tabulate", reason="needs the bench extra")
 
 from bench import __main__ as main
-from bench import programs, providers, report, verify
+from bench import direct, programs, report, verify
 from bench.programs.graphs import GRAPHS as FUNCTIONS
 from bench.report import Row
 from bench.workloads import GRAPHS, GraphWorkload, Workload, by_name, select
+from comfuse import reference
 
 
 def _small(w: Workload) -> Workload:
@@ -82,8 +83,14 @@ def test_every_wrong_output_is_found(w: Workload) -> None:
 
 @pytest.mark.parametrize("w", SMALL, ids=lambda w: w.name)
 def test_what_comfuse_is_to_run_is_one_program(w: Workload) -> None:
-    spec = providers.spec_of(w)
+    spec = direct.spec_of(w)
     assert (spec.n, spec.k, spec.products) == (w.n, w.k, w.products)
+    inputs = programs.make_inputs(w, device="cpu")
+    x = direct.arguments_of(w, inputs, spec)
+    results = reference.evaluate(spec, x.a, x.b, x.operands, x.scalars)
+    found = verify.Reference(w, inputs)
+    errors, bounds = found.errors(tuple(results)), found.bounds(rounds_once=True)
+    assert all(e <= b for e, b in zip(errors, bounds, strict=True))
 
 
 def _rows(process: int, **times: float) -> list[Row]:
