@@ -182,6 +182,8 @@ class Simulation:
             return False
         if self.machine.collects and cta.collected <= item - self.machine.teams:
             return False  # the team's buffer still holds its item before
+        if self.machine.collects and cta.collected <= item - self.machine.teams:
+            return False  # the team's buffer still holds its item before
         if cta.read_of[w] == 0 and phase > 0:
             if self.machine.waits_behind(phase - 1) and not self._row_group_has(tile, phase - 1):
                 return False
