@@ -186,9 +186,8 @@ struct Welford {
   // Chan's merge.  Where two threads merge the same row, the lower one's result counts.
   CF_DEVICE static State merge(State a, State b, float count_a, float count_b) {
     float const count = count_a + count_b, inverse = count > 0.f ? 1.f / count : 0.f;
-    float const d = a.mean - b.mean;
-    return {(count_a * a.mean + count_b * b.mean) * inverse,
-            fmaf(d * (count_a * count_b * inverse), d, a.m2 + b.m2)};
+    float const d = b.mean - a.mean;
+    return {fmaf(d, count_b * inverse, a.mean), fmaf(d * (count_a * count_b * inverse), d, a.m2 + b.m2)};
   }
   struct Merger {  // the same shifted sums over tile means, weighted by their counts
     float shift = 0.f, sum = 0.f, squares = 0.f, within = 0.f;

@@ -1,0 +1,41 @@
+// Stands in for comfuse/sm90/instructions.hpp on the host: one lane at a time, which `lane` names.
+#pragma once
+
+#include <math.h>
+#include <string.h>
+
+#include "comfuse/numeric.hpp"
+
+#define CF_DEVICE inline
+
+inline uint32_t __float_as_uint(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
+  return bits;
+}
+inline float __uint_as_float(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, 4);
+  return x;
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T x, int) {
+  return x;
+}
+
+namespace comfuse {
+struct bf16 {  // for its size
+  uint16_t bits;
+};
+inline float to_float(bf16 x) { return __uint_as_float(uint32_t(x.bits) << 16); }
+template <>
+inline bf16 from_float<bf16>(float x) {
+  return {uint16_t(__float_as_uint(x) >> 16)};  // exact for what the tests store
+}
+
+namespace sm90 {
+constexpr unsigned kFullWarp = 0xffffffffu;
+inline int lane = 0;
+inline int lane_id() { return lane; }
+}  // namespace sm90
+}  // namespace comfuse
