@@ -1,8 +1,7 @@
 """The op table: one row for each elementwise op and one for each monoid that values are reduced by.
 
-A row says everything that the generator knows of an op.  To add one: a row here, a functor of the
-same name in ``csrc/include/comfuse/functors.hpp`` (or ``sm90/monoids.hpp``), a torch function in
-``comfuse/reference.py``.
+A row says everything that the generator knows of an op.  To add one: a row here, a functor of the same name
+in ``csrc/include/comfuse/functors/`` (a monoid: in ``sm90/``), a torch function in ``comfuse/reference/``.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ _TRANSCENDENTAL = (
     Elementwise("erfc", 1, math.erfc, 30),
 )
 
-_SIGMOID = "relative 2^-21; 0 where the sigmoid is below 2^-126"
+_SIGMOID = "relative 2^-21, and 2^-24 |x| where x < 0; 0 where the sigmoid is below 2^-126"
 
 _ACTIVATIONS = (
     Elementwise("sigmoid", 1, act.sigmoid, 6, precision=_SIGMOID),
