@@ -88,6 +88,7 @@ def poisoned(call: Callable[[], Any]) -> tuple[Tensor, ...]:
     first = outputs(call())
     spare = [torch.empty_like(x) for x in first]
     for x in (*first, *spare):  # the first too: a provider may keep one output buffer
-        x.view(torch.uint8).fill_(0xFF) if x.dim() else x.fill_(float("nan"))
+        # Flat first: a last dimension of one may have any stride.
+        x.view(-1).view(torch.uint8).fill_(0xFF)
     del first, spare, x
     return outputs(call())
