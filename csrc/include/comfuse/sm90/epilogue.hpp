@@ -46,8 +46,6 @@ class Epilogue {
 
   CF_DEVICE Epilogue(Params const& params, Shared const& shared, int team, int member)
       : params_(params), shared_(shared), ring_(shared.ring), team_(team), warp_(4 * member + warp_id() % 4) {
-    row_ = Tile::first_row_of_warp(warp_);
-    owned_row_ = row_ + Owners::owned_row();
     if constexpr (Layout::kHasRowGroup)
       parity_ = LaunchParity(params.workspace.parity_counter, gridDim.x * Kernel::kConsumerWarps);
     if (Ring::kOrdered && team == Kernel::kTeams - 1) Ring::Turn::pass(team);
@@ -57,6 +55,11 @@ class Epilogue {
   CF_DEVICE void skip_items(int count) { ring_.skip_items(count); }
 
   CF_DEVICE void run(typename Kernel::Accumulator& accumulator, Item const& item) {
+    row_ = Tile::first_row_of_warp(warp_);
+    // Where the compiler sees that they are the same for all tiles, it computes rows and addresses before the
+    // first one and keeps them in registers while the GEMMs need those.
+    asm volatile("" : "+r"(row_));
+    owned_row_ = row_ + Owners::owned_row();
     if constexpr (Ring::kOrdered) Ring::Turn::await(team_);
     if constexpr (Kernel::kVectorBytes > 0) wait(*shared_.vector_full, phase_);
     if constexpr (Collected::kIsUsed) wait(shared_.collected.emptied(team_), phase_ ^ 1);

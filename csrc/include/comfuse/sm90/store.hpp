@@ -21,13 +21,12 @@ template <class Kernel, class P, int Output, class T, class X>
 CF_DEVICE void store(FragmentSource<Kernel, P> const& source, Fragment const& f, TileStore<Output, T, X>) {
   static_assert(Kernel::N % 8 == 0, "rows of such a matrix are not aligned: StridedStore");
   CfTensor const& tensor = source.params.outputs[Output];
-  T* const base = Kernel::template base<T>(tensor, source.item) + source.first_column();
   bool const exists = source.existing_columns() > 0;
+  T* to = Kernel::template base<T>(tensor, source.item) + source.global_row(0) * tensor.stride +
+          source.first_column();
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    int const row = source.global_row(half);
-    store_block_if(exists && row < source.params.m, base + row * tensor.stride, pack_run<T>(f, half));
-  }
+  for (int half = 0; half < 2; ++half, to += 8 * tensor.stride)
+    store_block_if(exists && source.has_row(half), to, pack_run<T>(f, half));
 }
 
 template <class Kernel, class P, int Output, class T, class X>
