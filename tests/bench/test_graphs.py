@@ -93,6 +93,19 @@ def test_what_comfuse_is_to_run_is_one_program(w: Workload) -> None:
     assert all(e <= b for e, b in zip(errors, bounds, strict=True))
 
 
+def test_poison_reaches_outputs_whose_last_dimension_is_one() -> None:
+    scale = torch.ones(4).as_strided((4, 1), (1, 0))
+    quantised = torch.ones(4, 8).to(torch.float8_e4m3fn)
+    spoilt: list[bool] = []
+
+    def call() -> tuple[torch.Tensor, torch.Tensor]:
+        spoilt.append(bool(scale.isnan().all() and quantised.float().isnan().all()))
+        return scale, quantised
+
+    verify.poisoned(call)
+    assert spoilt == [False, True]
+
+
 def _rows(process: int, **times: float) -> list[Row]:
     names = {"best": "inductor-max"}
     return [
