@@ -37,6 +37,11 @@ def _mish_backward(grad: Tensor, x: Tensor) -> Tensor:
     return grad * (gate + x * torch.sigmoid(x) * (1 - gate * gate))
 
 
+def _gelu_backward(grad: Tensor, x: Tensor, approximate: str) -> Tensor:
+    grad, x = torch.broadcast_tensors(grad, x)  # oneDNN's does not broadcast
+    return aten.gelu_backward(grad, x, approximate=approximate)
+
+
 def _hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
     # aten's own answers differently to NaN on CPUs and GPUs; this is what GPUs do.
     inner = torch.where(x < 3, grad * (x / 3 + 0.5), grad)
@@ -88,8 +93,8 @@ ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
     "mish": _mish,
     "hardsigmoid": F.hardsigmoid,
     "hardswish": F.hardswish,
-    "gelu_backward": aten.gelu_backward,
-    "gelu_tanh_backward": lambda grad, x: aten.gelu_backward(grad, x, approximate="tanh"),
+    "gelu_backward": lambda grad, x: _gelu_backward(grad, x, "none"),
+    "gelu_tanh_backward": lambda grad, x: _gelu_backward(grad, x, "tanh"),
     "silu_backward": aten.silu_backward,
     "mish_backward": _mish_backward,
     "hardswish_backward": _hardswish_backward,
