@@ -158,8 +158,14 @@ def _reshaped_empty(pending: list[Atom], shape: Sequence[int]) -> Layout | None:
     return tuple(result)
 
 
-def permuted(layout: Layout, order: Sequence[int]) -> Layout:
-    return tuple(layout[d] for d in order)
+def row_major(shape: Sequence[int]) -> Shape:
+    """The strides of a contiguous tensor."""
+    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
+
+
+def same_strides(strides: Sequence[int], others: Sequence[int], shape: Sequence[int]) -> bool:
+    """True if two tensors of this shape lie alike."""
+    return all(a == b or size == 1 for a, b, size in zip(strides, others, shape, strict=True))
 
 
 def split_at(layout: Layout, axis: Axis, stride: int) -> list[Atom]:
@@ -186,26 +192,64 @@ def aligned_layout(layout: Layout, rank: int) -> Layout:
     return ((),) * (rank - len(layout)) + layout
 
 
-def fill(layout: Layout, shape: Shape, unknown: Sequence[int], extents: dict[Axis, int]) -> Layout | None:
-    """``layout`` with the ``unknown`` dimensions filled in, of a tensor of ``shape``.
+def merged(dims: Sequence[Dim]) -> Dim | None:
+    """What dimensions of one size that broadcast to each other walk along together.
 
-    They take what is missing of the axes.  Where it fits, rows come before columns, and one dimension that
-    could be either is the columns.  None if nothing fits.
+    A repeat stands for whatever another walks along there.  None if two walk along different places.
     """
+    (first, *others) = dims or ((),)
+    result = list(first)
+    for other in others:
+        both = _aligned(result, list(other))
+        if both is None:
+            return None
+        result = []
+        for a, b in both:
+            if a.axis is not None and b.axis is not None and a != b:
+                return None
+            result.append(a if a.axis is not None else b)
+    return joined(result)
+
+
+def _aligned(ours: list[Atom], theirs: list[Atom]) -> list[tuple[Atom, Atom]] | None:
+    """The atoms of both, cut to the same sizes."""
+    result: list[tuple[Atom, Atom]] = []
+    while ours and theirs:
+        a, b = ours.pop(), theirs.pop()
+        size = min(a.size, b.size)
+        if size == 0 or a.size % size or b.size % size:
+            return [(a, b)] if a == b else None
+        for atom, rest in ((a, ours), (b, theirs)):
+            if atom.size != size:
+                rest.append(Atom(atom.axis, atom.stride * size, atom.size // size))
+        result.insert(0, (Atom(a.axis, a.stride, size), Atom(b.axis, b.stride, size)))
+    return None if ours or theirs else result
+
+
+def fill(layout: Layout, dims: Iterable[int], extents: dict[Axis, int]) -> Layout | None:
+    """``layout`` with the repeats in ``dims`` in place of what is missing of the axes.
+
+    Where it fits, rows come before columns, and one repeat that could be either is the columns.  None if
+    nothing fits.
+    """
+    places = [(d, i) for d in dims for i, atom in enumerate(layout[d]) if atom.axis is None]
+    if not places:
+        return layout
     missing: list[Atom] = []
     for axis, extent in extents.items():
         found = gaps(atoms_along(layout, axis), extent)
         if found is None:
             return None
         missing += [Atom(axis, atom.stride, atom.size) for atom in found]
-    sizes = [shape[d] for d in unknown]
+    sizes = [layout[d][i].size for d, i in places]
     for order in _orders(missing):
-        dims = reshaped(tuple((atom,) for atom in order), sizes)
-        if dims is not None:
-            result = list(layout)
-            for d, dim in zip(unknown, dims, strict=True):
-                result[d] = dim
-            return tuple(result)
+        walks = reshaped(tuple((atom,) for atom in order), sizes)
+        if walks is not None:
+            given = dict(zip(places, walks, strict=True))
+            return tuple(
+                joined(a for i, atom in enumerate(dim) for a in given.get((d, i), (atom,)))
+                for d, dim in enumerate(layout)
+            )
     return None
 
 

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from comfuse import ops
 from comfuse.frontend.arguments import Arrangement, converted, count_copy
+from comfuse.frontend.axes import row_major, same_strides
 from comfuse.frontend.lowered import Lowered, OwnForm, Read, ResultForm
 from comfuse.generator.spec import Major, Space
 from comfuse.generator.stages import Source, Stage, stages
@@ -105,7 +106,11 @@ class Call:
         return isinstance(form, ResultForm) and self._is_as_stored(form)
 
     def _is_as_stored(self, form: ResultForm) -> bool:
-        return form.shape == self._output_shape(form) and form.row == form.column == 0 and not form.copied
+        shape = self._output_shape(form)
+        if form.copied or form.shape != shape:
+            return False
+        strides, start = self.lowered.strides_of(form)
+        return start == 0 and same_strides(strides, row_major(shape), shape)
 
     def run(self, call: BoundCall, run: Run = ops.region, into: RunInto = ops.region_out) -> Any:
         """What the function returns.

@@ -174,7 +174,7 @@ class Lowering(Emitter):
             return self._place(x, frame, user)
         term = self.term(x, user)
         layout = axes.aligned_layout(term.layout, len(frame.layout))
-        if any(dim != own and _walks(dim) for dim, own in zip(layout, frame.layout, strict=True)):
+        if any(dim and axes.merged([dim, own]) != own for dim, own in zip(layout, frame.layout, strict=True)):
             raise refuse(
                 user,
                 f"its input {name_of(x)} of shape {shape_of(x)} does not line up with the rows and columns "
@@ -277,18 +277,14 @@ class Lowering(Emitter):
             layout = tuple(() if d in dims else kept[d] for d in range(len(shape)))
         else:
             layout = tuple(() if d in dims else kept.pop(0) for d in range(len(shape)))
-        unknown = [d for d in range(len(shape)) if shape[d] > 1 and not layout[d]]
-        return axes.fill(layout, shape, unknown, self.products.extents) if unknown else layout
+        known = tuple(dim or axes.repeated(size) for dim, size in zip(layout, shape, strict=True))
+        return axes.fill(known, range(len(known)), self.products.extents)
 
 
 _BEFORE = "compute it before the call"
 _PART_HINT = (
     "a kernel computes on all rows, and on all columns or two halves of them, side by side or every other one"
 )
-
-
-def _walks(dim: axes.Dim) -> bool:
-    return any(atom.axis is not None for atom in dim)
 
 
 def check_dtype(node: torch.fx.Node) -> None:

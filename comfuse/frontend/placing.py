@@ -103,29 +103,20 @@ def frame_layout(
     """
     rank = len(shape)
     layout: list[Dim] = []
-    for d in range(rank):
-        found = {dim for t in terms if _walks(dim := axes.aligned_layout(t.layout, rank)[d])}
-        if len(found) > 1:
+    for d, size in enumerate(shape):
+        found = [dim for t in terms if (dim := axes.aligned_layout(t.layout, rank)[d])]
+        dim = axes.merged(found) if found else axes.repeated(size)
+        if dim is None:
             return _misfit(shape, terms)
-        layout.append(next(iter(found), ()))
-    known = tuple(layout)
-    if any(axes.gaps(axes.atoms_along(known, axis), extent) is None for axis, extent in extents.items()):
+        layout.append(dim)
+    if any(axes.gaps(axes.atoms_along(layout, axis), extent) is None for axis, extent in extents.items()):
         return _misfit(shape, terms)
     padded = [axes.aligned(s, rank) for s in varying]
-    open_dims = [d for d in range(rank) if shape[d] > 1 and not known[d]]
-    unknown = [d for d in open_dims if any(s[d] > 1 for s in padded)]
-    if unknown:
-        filled = axes.fill(known, shape, unknown, extents)
-        if filled is None:
-            return f"{_misfit(shape, terms)}: dimensions {unknown} are neither rows nor columns"
-        known = filled
-    return tuple(
-        axes.repeated(shape[d]) if d in open_dims and d not in unknown else dim for d, dim in enumerate(known)
-    )
-
-
-def _walks(dim: Dim) -> bool:
-    return any(atom.axis is not None for atom in dim)
+    unknown = [d for d in range(rank) if any(s[d] > 1 for s in padded)]
+    filled = axes.fill(tuple(layout), unknown, extents)
+    if filled is None:
+        return f"{_misfit(shape, terms)}: dimensions {unknown} are neither rows nor columns"
+    return filled
 
 
 def _misfit(shape: Shape, terms: Sequence[Term]) -> str:

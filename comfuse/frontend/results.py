@@ -44,7 +44,7 @@ class Results:
         self._count = len(nodes)
         self._indices: dict[tuple[object, ...], int] = {}
         self._inside: int | None = None  # rows between the heads of head-split outputs
-        self._cuts: set[int] = set()  # further numbers of rows between which something changes
+        self._cuts = self._cuts_of_operands()  # numbers of rows between which something changes
         self.names = dict(names)
         self.forms = [self._form(i, node) for i, node in enumerate(nodes)]
         self.lead = self._lead()
@@ -89,11 +89,11 @@ class Results:
         plain = ResultForm(0, term.space, term.layout, term.row, term.column)
         strides = self._strides(plain)
         wanted = _contiguous_strides(node)
-        if strides is not None and (wanted is None or _same(strides, wanted, shape_of(node))):
+        if strides is not None and (wanted is None or axes.same_strides(strides, wanted, shape_of(node))):
             return plain
         if term.space is not Space.TILE:
             return None
-        return self._split_by_heads(plain, wanted or _row_major(shape_of(node)))
+        return self._split_by_heads(plain, wanted or axes.row_major(shape_of(node)))
 
     def _strides(self, form: ResultForm, inside: int | None = None) -> Shape | None:
         found = storage_strides(form, self._low.n, self._low.builder.group, inside or self._low.products.m)
@@ -107,17 +107,21 @@ class Results:
         heads, before = atoms[-1].size, atoms[-2]
         if self._low.n % heads or plain.column % heads or before.axis is not Axis.ROWS or before.stride != 1:
             return None
+        if not self._nests(before.size):
+            return None
         form = ResultForm(0, plain.space, plain.layout, plain.row, plain.column, heads)
         strides = self._strides(form, before.size)
-        if strides is None or not _same(strides, wanted, plain.shape):
-            return None
-        m = self._low.products.m
-        if self._inside not in (None, before.size) or m % before.size:
-            return None
-        if self._low.products.batch > 1 and before.size != m:
+        if strides is None or not axes.same_strides(strides, wanted, plain.shape):
             return None
         self._inside = before.size
         return form
+
+    def _nests(self, inside: int) -> bool:
+        """Whether ``inside`` rows can be the innermost dimension of the rows."""
+        m = self._low.products.m
+        if self._inside not in (None, inside) or any(cut % inside for cut in (m, *self._cuts)):
+            return False
+        return self._low.products.batch == 1 or inside == m
 
     # --- a tensor of its own ------------------------------------------------------------------------
 
@@ -136,11 +140,12 @@ class Results:
     def _own(self, number: int, node: torch.fx.Node, parts: tuple[Part, ...]) -> OwnForm | None:
         """The result as a tensor that the kernel writes these parts of; None if it cannot."""
         strided = [self._is_strided(node, term, dims) for term, dims in parts]
-        if any(flag is None for flag in strided):
+        cuts = {a.stride * a.size for term, _ in parts for a in axes.atoms_along(term.layout, Axis.ROWS)}
+        if any(flag is None for flag in strided) or any(cut % (self._inside or 1) for cut in cuts):
             return None
+        self._cuts |= cuts
         indices = []
         for (term, dims), flag in zip(parts, strided, strict=True):
-            self._cuts |= {a.stride * a.size for a in axes.atoms_along(term.layout, Axis.ROWS)}
             indices.append((self._store(number, node, term, (number, dims), bool(flag)), dims))
         return OwnForm(tuple(indices))
 
@@ -162,6 +167,14 @@ class Results:
 
     # --- rows ---------------------------------------------------------------------------------------
 
+    def _cuts_of_operands(self) -> set[int]:
+        cuts = set()
+        for read in self._low.operands.reads:
+            own = axes.joined(axes.atoms_along([d.walk for d in read.dims], Axis.ROWS))
+            if read.space is Space.TILE and len(own) == 1 and own[0].size != self._low.products.count:
+                cuts |= {own[0].stride, own[0].stride * own[0].size}
+        return cuts - {1}
+
     def _lead(self) -> tuple[Atom, ...]:
         """The rows' own dimensions, cut where an operand or a result needs it."""
         products = self._low.products
@@ -171,10 +184,6 @@ class Results:
         cuts = {math.prod(sizes[j:]) for j in range(len(sizes))}
         if self._inside is not None:  # the innermost of them
             cuts = {cut for cut in cuts if cut % self._inside == 0} | {self._inside}
-        for read in self._low.operands.reads:
-            own = axes.joined(axes.atoms_along([d.walk for d in read.dims], Axis.ROWS))
-            if read.space is Space.TILE and len(own) == 1 and own[0].size != products.count:
-                cuts |= {own[0].stride, own[0].stride * own[0].size}
         ends = sorted((cuts | self._cuts) - {1} | {products.count})
         nested = all(outer % inner == 0 for inner, outer in pairwise(ends))
         if not nested or (self._inside is not None and ends[0] != self._inside):
@@ -199,11 +208,3 @@ def _contiguous_strides(node: torch.fx.Node) -> Shape | None:
     """The strides that torch's own result has, if it is contiguous."""
     tensor = node.meta["val"]
     return tuple(tensor.stride()) if tensor.is_contiguous() else None
-
-
-def _row_major(shape: Shape) -> Shape:
-    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
-
-
-def _same(strides: Shape, others: Shape, shape: Shape) -> bool:
-    return all(a == b or size == 1 for a, b, size in zip(strides, others, shape, strict=True))

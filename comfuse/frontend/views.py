@@ -197,7 +197,7 @@ def moved(layout: Layout, view: View, shape: Shape) -> Layout | None:
     if isinstance(view, Reshape):
         return axes.reshaped(layout, shape)
     if isinstance(view, Permute):
-        return axes.permuted(layout, view.order)
+        return tuple(layout[d] for d in view.order)
     if isinstance(view, Expand):
         own = dict(zip(view.places, layout, strict=True))
         return tuple(

@@ -62,6 +62,33 @@ def test_reductions_of_groups():
     check(program, x(), weight())
 
 
+def test_values_that_are_the_same_within_a_group():
+    """However they came to vary in the kernel: each counts once."""
+
+    def program(x, w, per_head, per_row):
+        peaks = F.linear(x, w).unflatten(-1, (4, 4)).amax(-1)
+        scaled = peaks * per_head + torch.arange(4)
+        return scaled.sum(-1), scaled.mean(), (peaks * per_row).sum(-1), scaled
+
+    check(program, x(), weight(), tensor(4), tensor(B, S, 1))
+
+
+def test_values_that_repeat_over_columns():
+    def program(x, w):
+        h = F.linear(x, w)
+        return ((torch.zeros(N, dtype=h.dtype) + 1) * h.amax(-1, keepdim=True)).sum(-1)
+
+    check(program, x(), weight())
+
+
+def test_integer_quotients():
+    def program(x, w, t):
+        h = F.linear(x, w)
+        return h * (t // 41) + h * torch.div(t, -7, rounding_mode="trunc") + h * (t % 9) + h * (t // -41)
+
+    check(program, x(), weight(), (41 * torch.arange(-48, 48)).view(B, S, N))
+
+
 def test_group_norm():
     region = check(lambda x, w, g, b: F.group_norm(F.linear(x, w), 4, g, b), x(6), weight(), row(1), row(2))
     assert region.spec.group == 4

@@ -123,8 +123,13 @@ def _rsub(low: Lowering, node: torch.fx.Node, frame: Frame) -> Value:
 
 def _div_mode(low: Lowering, node: torch.fx.Node, frame: Frame) -> Value:
     given = arguments(node)
-    quotient = low.emit("div", low.value(given["self"], frame, node), low.value(given["other"], frame, node))
+    x, y = low.value(given["self"], frame, node), low.value(given["other"], frame, node)
     mode = given.get("rounding_mode", "floor")
+    if mode is not None and not dtype_of(node).is_floating_point:
+        # Half a place further, so that no rounding of the quotient of integers crosses one.
+        away = low.emit("sign", y if mode == "floor" else x)
+        x = low.emit("add", x, low.emit("mul", away, low.const(0.5)))
+    quotient = low.emit("div", x, y)
     return quotient if mode is None else low.emit({"floor": "floor", "trunc": "trunc"}[mode], quotient)
 
 

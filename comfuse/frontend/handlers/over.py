@@ -29,7 +29,8 @@ class Over:
     Attributes:
         x: what is reduced.
         axis: ``row``, ``group``, ``col`` or ``full``.
-        columns: how many columns one result covers.
+        columns: how many values of a row one result covers.
+        period: of how many neighbouring columns the value is the same: all N of one number a row.
         over_rows: whether it also covers all rows.
         kept: the layout of the result, the reduced dimensions of size 1.
         dropped: the layout without them.
@@ -41,6 +42,7 @@ class Over:
     frame: Frame
     axis: str
     columns: int
+    period: int
     over_rows: bool
     kept: Layout
     dropped: Layout
@@ -56,7 +58,7 @@ class Over:
                 self.node, f"{monoid} over {_NAMES[self.axis]} is not available; {monoid} runs over "
                 f"{' and '.join(_NAMES[a] for a in allowed)}",
             )  # fmt: skip
-        if x.space is not Space.TILE:
+        if x.space is not Space.TILE or self.period != 1:
             return self._reduce_again(monoid, x, name)
         return self.low.reduce(self.axis, monoid, x, name=name)
 
@@ -71,30 +73,34 @@ class Over:
     def over_rows_only(self) -> Over:
         """The reduction over all rows of what this one gives for each."""
         one = ((),) * len(self.kept)
-        return replace(self, axis="full", columns=1, over_rows=True, kept=one, dropped=())
+        return replace(self, axis="full", columns=1, period=self.low.n, over_rows=True, kept=one, dropped=())
 
     def _reduce_again(self, monoid: str, x: Value, name: str | None) -> Value:
-        """A value that is one number for several places is counted at the first of them."""
+        """A value that is the same for several columns counts at the first of them."""
         if x.space is Space.ROW and self.axis in ("row", "full"):
             axis, inner, source = self.low.reduced.get(x.node, ("", "", x))
             if (axis, inner) == ("col", monoid):  # a sum of sums
                 return self.low.reduce("full", monoid, source, name=name)
-        if monoid not in _IDENTITIES or x.space not in (Space.COLUMN, Space.GROUP):
+        if monoid not in _IDENTITIES or x.space in (Space.ROW, Space.SCALAR):
             raise refuse(
                 self.node,
                 f"{monoid} over {_NAMES[self.axis]} of a {x.space.value} value, which itself was reduced or "
                 "does not vary over them, is not available: reduce over all dimensions at once",
             )
         place = self.low.index("column_index")
-        if x.space is Space.GROUP:
-            group = self.low.builder.group
-            assert group is not None
-            first = self.low.emit("mul", self.low.quotient(place, group), self.low.const(group))
+        if self.period == 1:  # it repeats in every column, and counts in each
+            counts = self.low.emit("ge", place, self.low.const(0.0))
         else:
-            first = self.low.const(0.0)
-        at_first = self.low.emit("eq", place, first)
-        spread = self.low.emit("where", at_first, x, self.low.const(_IDENTITIES[monoid]))
+            counts = self.low.emit("eq", place, self._first(place))
+        spread = self.low.emit("where", counts, x, self.low.const(_IDENTITIES[monoid]))
         return self.low.reduce(self.axis, monoid, spread, name=name)
+
+    def _first(self, place: Value) -> Value:
+        """The first column of the same value."""
+        if self.period == self.low.n:
+            return self.low.const(0.0)
+        number = self.low.quotient(place, self.period)
+        return self.low.emit("mul", number, self.low.const(self.period))
 
     def count(self) -> Value:
         """How many values one result covers."""
@@ -125,6 +131,10 @@ def over(low: Lowering, node: torch.fx.Node, source: Any, dims: Any) -> Over:
 def over_term(low: Lowering, node: torch.fx.Node, term: Term, dims: Any, name: str) -> Over:
     """The same of a value that is no node of the graph."""
     rank = len(term.layout)
+    whole = axes.fill(
+        term.layout, range(rank), low.extents(term.is_wide)
+    )  # repeats count as columns, or rows
+    term = term if whole is None else replace(term, layout=whole)
     reduced = set(range(rank)) if dims in (None, []) else {d % max(rank, 1) for d in _listed(dims)}
     gone = [dim for d, dim in enumerate(term.layout) if d in reduced]
     if term.is_wide:
@@ -135,6 +145,9 @@ def over_term(low: Lowering, node: torch.fx.Node, term: Term, dims: Any, name: s
         raise refuse(node, _mixed(low, term, sorted(reduced), name))
     if axis == "group":
         _use_group(low, node, axes.size_of(atoms))
+    period = _period(low, term)
+    if period is None:
+        raise refuse(node, _mixed(low, term, sorted(reduced), name))
     columns = math.prod(atom.size for atom in axes.atoms_along(gone, Axis.COLUMNS))
     over_rows = axis in ("col", "full")
     if over_rows and low.products.batch > 1:
@@ -146,6 +159,7 @@ def over_term(low: Lowering, node: torch.fx.Node, term: Term, dims: Any, name: s
         frame=Frame.of(term.layout),
         axis=axis,
         columns=columns,
+        period=period,
         over_rows=over_rows,
         kept=tuple(() if d in reduced else dim for d, dim in enumerate(term.layout)),
         dropped=tuple(dim for d, dim in enumerate(term.layout) if d not in reduced),
@@ -179,8 +193,18 @@ def _axis(low: Lowering, term: Term, gone: list[Atom]) -> str | None:
     if all_columns:
         return "full" if rows else "row"
     inner = axes.joined(columns)
-    is_group = len(inner) == 1 and inner[0].stride == 1 and term.space is Space.TILE
+    is_group = len(inner) == 1 and inner[0].stride == 1
     return "group" if is_group and not rows else None
+
+
+def _period(low: Lowering, term: Term) -> int | None:
+    """Of how many neighbouring columns a value is the same; None if it is not so regular."""
+    columns = axes.joined(axes.atoms_along(term.layout, Axis.COLUMNS))
+    if not columns:
+        return low.n
+    (outermost, *more) = columns
+    regular = not more and outermost.stride * outermost.size == low.n
+    return outermost.stride if regular else None
 
 
 def _mixed(low: Lowering, term: Term, dims: list[int], name: str) -> str:
