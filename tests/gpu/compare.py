@@ -14,7 +14,7 @@ from tests.gpu.support import Tensors
 
 _ROUNDING = {
     torch.bfloat16: 2.0**-8,
-    torch.float16: 2.0**-10,
+    torch.float16: 2.0**-11,
     torch.float32: 0.0,
     torch.float8_e4m3fn: 2.0**-4,
     torch.float8_e5m2: 2.0**-3,

@@ -122,7 +122,8 @@ CASES = (
         "x": d.normal(d.m, d.k), "weight": d.weight(200), "bias": d.normal(200), "scale": 0.5,
         "mask": d.normal(d.m, 200, dtype=FP32)}, _softmax),
     NamedCase("softmax_bool_mask", ops.fused_gemm_softmax, lambda d: {
-        "x": d.normal(d.m, d.k, dtype=FP16), "weight": d.weight(1000, FP16), "bias": d.normal(1000, dtype=FP16),
+        "x": d.normal(d.m, d.k, dtype=FP16), "weight": d.weight(1000, FP16),
+        "bias": d.normal(1000, dtype=FP16),
         "scale": 2.0, "mask": d.normal(d.m, 1000) > -1}, _softmax),
     NamedCase("logsumexp", ops.fused_gemm_logsumexp, lambda d: {
         "x": d.normal(d.m, d.k), "weight": d.weight(32000)},
