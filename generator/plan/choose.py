@@ -9,6 +9,7 @@ from comfuse.generator.passes import normalize
 from comfuse.generator.phases import PhaseProgram, axis, split
 from comfuse.generator.plan import constraints, cost, gpus, memory
 from comfuse.generator.plan.kernel_plan import TILE_K, KernelPlan, Refusal, TileShape, shapes
+from comfuse.generator.plan.registers import registers
 from comfuse.generator.spec import FusedSpec, Major
 
 
@@ -92,7 +93,7 @@ def _consider(
         tile_slots=slots,
         scope=_scope(spec, program, shape),
         shared_bytes=memory.shared_bytes(program, shape, stages, slots),
-        registers=memory.registers(program, shape),
+        registers=registers(program, shape),
         decisions=(*program.decisions, *_decisions(spec, program, shape, m)),
         max_m=None,
         gpu=gpu.name,

@@ -13,6 +13,7 @@ from comfuse.generator.phases import PhaseProgram, axis
 from comfuse.generator.plan import memory
 from comfuse.generator.plan.gpus import Gpu
 from comfuse.generator.plan.kernel_plan import SCHEDULES, TileShape
+from comfuse.generator.plan.registers import registers
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
 
 # Sizes of the arrays of csrc/include/comfuse/abi.h.
@@ -108,7 +109,7 @@ def shared_memory_fits(c: Candidate) -> str | None:
 
 
 def registers_fit(c: Candidate) -> str | None:
-    needed = memory.registers(c.program, c.shape)
+    needed = registers(c.program, c.shape)
     limit = SCHEDULES[c.shape.schedule].registers
     if needed <= limit:
         return None

