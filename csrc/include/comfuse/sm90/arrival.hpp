@@ -12,7 +12,7 @@ namespace comfuse::sm90 {
 // What the warp's lanes have written, and what they have seen other threads of the CTA write, is seen by the
 // warp that arrives last: __syncwarp orders the lanes' writes before lane 0's release, which covers them; its
 // acquire comes before the loads that follow the second __syncwarp.  Those must not be served by L1, which
-// may hold the same words of an earlier launch: read them with load_from_others.
+// may hold the same words of an earlier launch: read them from L2.
 CF_DEVICE bool arrives_last(uint32_t* counter, uint32_t count) {
   __syncwarp();
   uint32_t before = 0;
@@ -26,30 +26,30 @@ CF_DEVICE bool arrives_last(uint32_t* counter, uint32_t count) {
   return before == count - 1;
 }
 
-// A State that a thread of any CTA has written: from L2.
-template <class State>
-CF_DEVICE State load_from_others(State const* p) {
-  static_assert(sizeof(State) == 4 || sizeof(State) == 8);
-  State state;
-  if constexpr (sizeof(State) == 4) {
-    uint32_t const word = __ldcg(reinterpret_cast<uint32_t const*>(p));
-    memcpy(&state, &word, 4);
-  } else {
-    uint2 const words = __ldcg(reinterpret_cast<uint2 const*>(p));
-    memcpy(&state, &words, 8);
-  }
-  return state;
-}
+// The States of `Count` neighbours, moved together.
+template <class State, int Count>
+struct StateRun {
+  State states[Count];
 
-// Two neighbours at once.
-template <class State>
-struct PairFromOthers {
-  State states[2];
-  CF_DEVICE void load(State const* p) {
-    using Words = std::conditional_t<sizeof(State) == 4, uint2, uint4>;
-    static_assert(sizeof(Words) == sizeof(states));
-    Words const words = __ldcg(reinterpret_cast<Words const*>(p));
-    memcpy(states, &words, sizeof(states));
+  CF_DEVICE static StateRun load(State const* p) { return of(*reinterpret_cast<Words const*>(p)); }
+  // What a thread of any CTA has written: from L2.
+  CF_DEVICE static StateRun load_from_others(State const* p) {
+    return of(__ldcg(reinterpret_cast<Words const*>(p)));
+  }
+  CF_DEVICE void store(State* p) const {
+    Words words;
+    memcpy(&words, states, sizeof(words));
+    *reinterpret_cast<Words*>(p) = words;
+  }
+
+ private:
+  using Words = std::conditional_t<sizeof(State) * Count == 4, uint32_t,
+                                   std::conditional_t<sizeof(State) * Count == 8, uint2, uint4>>;
+  static_assert(sizeof(Words) == sizeof(State) * Count);
+  CF_DEVICE static StateRun of(Words const& words) {
+    StateRun run;
+    memcpy(run.states, &words, sizeof(words));
+    return run;
   }
 };
 

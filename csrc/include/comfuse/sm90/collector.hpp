@@ -10,6 +10,8 @@
 // wait between CTAs.
 #pragma once
 
+#include <algorithm>
+
 #include "comfuse/sm90/arrival.hpp"
 #include "comfuse/sm90/collector_memory.hpp"
 #include "comfuse/sm90/extent.hpp"
@@ -51,9 +53,10 @@ class Collector {
   }
 
  private:
-  // Under way at once: the producers have few registers.
+  // The columns that a lane has at once, and loads under way: no more than the producers' registers hold.
+  static constexpr int kRunBytes = Kernel::kProducerRegisters < 40 ? 8 : 16, kInFlight = kRunBytes / 4;
   template <class E>
-  static constexpr int kLoads = 16 / sizeof(StateOf<E>);
+  static constexpr int kColumns = std::min(kRunBytes / int(sizeof(StateOf<E>)), TileN / 32);
 
   // ---- from the warps' States to the tile's
   template <class... C, class... F>
@@ -69,14 +72,29 @@ class Collector {
         Layout::template columns<E>(params.workspace, ColumnTree(params.row_blocks), item.row_block) +
         item.column();
     auto const* const from = memory.template columns<E>(team, 0);
+    constexpr int kRun = kColumns<E>;
 #pragma unroll 1
-    for (int column = lane_id(); column < TileN; column += 32) {
-      typename ReductionOf<E>::Monoid::Merger merger;
-#pragma unroll kLoads < E>
-      for (int w = 0; w < Memory::kWarps; ++w)
-        merger.add(from[w * TileN + column], extent.rows_of_warp(w), w == 0);
-      to[column] = merger.finish(1.f / extent.rows);
+    for (int column = lane_id() * kRun; column < TileN; column += 32 * kRun) {
+      typename ReductionOf<E>::Monoid::Merger mergers[kRun];
+#pragma unroll kInFlight
+      for (int w = 0; w < Memory::kWarps; ++w) {
+        auto const run = StateRun<StateOf<E>, kRun>::load(from + w * TileN + column);
+        add<kRun>(mergers, run, extent.rows_of_warp(w), w == 0);
+      }
+      finish<E, kRun>(mergers, extent.rows).store(to + column);
     }
+  }
+  template <int Count, class Merger, class Run>
+  CF_DEVICE static void add(Merger (&mergers)[Count], Run const& run, float rows, bool first) {
+#pragma unroll
+    for (int c = 0; c < Count; ++c) mergers[c].add(run.states[c], rows, first);
+  }
+  template <class E, int Count, class Merger>
+  CF_DEVICE static StateRun<StateOf<E>, Count> finish(Merger const (&mergers)[Count], int rows) {
+    StateRun<StateOf<E>, Count> run;
+#pragma unroll
+    for (int c = 0; c < Count; ++c) run.states[c] = mergers[c].finish(fn::detail::rcp(rows));
+    return run;
   }
   template <class E>
   CF_DEVICE static void merge_warps_of_all(Params const& params, Memory const& memory, Item const& item,
@@ -88,24 +106,27 @@ class Collector {
       merger.add(memory.template full<E>(team, w), extent.rows_of_warp(w) * extent.columns, w == 0);
     int64_t const tiles = int64_t(params.row_blocks) * kTilesN;
     Layout::template full<E>(params.workspace, tiles)[int64_t(item.row_block) * kTilesN + item.tile_n] =
-        merger.finish(1.f / (extent.rows * extent.columns));
+        merger.finish(fn::detail::rcp(extent.rows * extent.columns));
   }
 
   // ---- arrivals
   CF_DEVICE static void count_columns(Params const& params, Memory const& memory, Item const& item) {
     ColumnTree const tree(params.row_blocks);
-    uint32_t* const counter = params.workspace.column_counters + item.tile_n * tree.counters();
+    uint32_t* const counters = params.workspace.column_counters;
+    uint32_t const first = uint32_t(item.tile_n) * tree.counters();
     if (tree.segments > 0) {
       int const segment = tree.segment_of(item.row_block);
-      if (!arrives_last(counter + segment, tree.leaves_of(segment))) return;
+      if (!arrives_last(counters + (first + segment), tree.leaves_of(segment))) return;
       merge_segment(params, item.column(), segment, ColReductions{});
     }
-    if (arrives_last(counter + tree.top_counter(), tree.tops())) finish(memory, item.tile_n);
+    if (arrives_last(counters + (first + tree.top_counter()), tree.tops()))
+      mark_finished(memory, item.tile_n);
   }
   CF_DEVICE static void count_all(Params const& params, Memory const& memory) {
-    if (arrives_last(params.workspace.full_counter, params.row_blocks * kTilesN)) finish(memory, kTilesN);
+    if (arrives_last(params.workspace.full_counter, params.row_blocks * kTilesN))
+      mark_finished(memory, kTilesN);
   }
-  CF_DEVICE static void finish(Memory const& memory, int bit) {
+  CF_DEVICE static void mark_finished(Memory const& memory, int bit) {
     if (lane_id() == 0) memory.finished()[bit / 32] |= 1u << bit % 32;
   }
 
@@ -116,26 +137,28 @@ class Collector {
   }
   template <class E>
   CF_DEVICE static void merge_segment_of(Params const& params, int first_column, int segment) {
-    constexpr int kInFlight = kLoads<E>;
+    constexpr int kRun = kColumns<E>;
+    using Run = StateRun<StateOf<E>, kRun>;
     ColumnTree const tree(params.row_blocks);
-    int const first = tree.first_leaf(segment), blocks = tree.leaves_of(segment);
-    int const rows = params.m - first * TileM;
+    int const first = tree.first_leaf(segment);
+    int const rows = min(params.m - first * TileM, ColumnTree::kSegment * TileM);
 #pragma unroll 1
-    for (int column = first_column + lane_id(); column < first_column + TileN; column += 32) {
+    for (int column = first_column + lane_id() * kRun; column < first_column + TileN; column += 32 * kRun) {
       auto const* from = Layout::template columns<E>(params.workspace, tree, first) + column;
-      typename ReductionOf<E>::Monoid::Merger merger;
+      typename ReductionOf<E>::Monoid::Merger mergers[kRun];
 #pragma unroll 1
-      for (int base = 0; base < blocks; base += kInFlight) {
-        StateOf<E> states[kInFlight];
+      for (int rest = rows; rest > 0; rest -= kInFlight * TileM) {
+        Run runs[kInFlight];
 #pragma unroll
         for (int b = 0; b < kInFlight; ++b, from += Layout::kPitch)
-          if (base + b < blocks) states[b] = load_from_others(from);
+          if (b * TileM < rest) runs[b] = Run::load_from_others(from);
 #pragma unroll
         for (int b = 0; b < kInFlight; ++b)
-          if (base + b < blocks) merger.add(states[b], min(TileM, rows - (base + b) * TileM), base + b == 0);
+          if (b * TileM < rest)
+            add<kRun>(mergers, runs[b], min(TileM, rest - b * TileM), b == 0 && rest == rows);
       }
-      Layout::template columns<E>(params.workspace, tree, tree.node_of(segment))[column] =
-          merger.finish(1.f / min(rows, blocks * TileM));
+      finish<E, kRun>(mergers, rows)
+          .store(Layout::template columns<E>(params.workspace, tree, tree.node_of(segment)) + column);
     }
   }
 };

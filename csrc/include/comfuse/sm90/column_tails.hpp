@@ -118,6 +118,7 @@ class ColumnTails {
   CF_DEVICE static void merge_stripe(Params const& params, Memory const& memory, Stripes const& stripes,
                                      int tile_n, int thread) {
     constexpr int kInFlight = 64 / sizeof(StateOf<E>);
+    using Pair = StateRun<StateOf<E>, 2>;
     int const stripe = thread / kThreadsOfStripe, column = 2 * (thread % kThreadsOfStripe);
     int const first = stripes.first(stripe), end = stripes.first(stripe + 1);
     auto const* const from =
@@ -126,10 +127,10 @@ class ColumnTails {
     typename ReductionOf<E>::Monoid::Merger mergers[2];
 #pragma unroll 1
     for (int base = first; base < end; base += kInFlight) {
-      PairFromOthers<StateOf<E>> pairs[kInFlight];
+      Pair pairs[kInFlight];
 #pragma unroll
       for (int t = 0; t < kInFlight; ++t)
-        if (base + t < end) pairs[t].load(from + int64_t(base + t) * Layout::kPitch);
+        if (base + t < end) pairs[t] = Pair::load_from_others(from + int64_t(base + t) * Layout::kPitch);
 #pragma unroll
       for (int t = 0; t < kInFlight; ++t) {
         if (base + t >= end) continue;
@@ -210,13 +211,14 @@ class ColumnTails {
     typename Monoid::Merger merger;
 #pragma unroll 1
     for (int64_t base = first; base < end; base += kInFlight) {
-      StateOf<E> states[kInFlight];
+      StateRun<StateOf<E>, 1> runs[kInFlight];
 #pragma unroll
       for (int t = 0; t < kInFlight; ++t)
-        if (base + t < end) states[t] = load_from_others(from + base + t);
+        if (base + t < end) runs[t] = StateRun<StateOf<E>, 1>::load_from_others(from + base + t);
 #pragma unroll
       for (int t = 0; t < kInFlight; ++t)
-        if (base + t < end) merger.add(states[t], share.elements(base + t, base + t + 1), base + t == first);
+        if (base + t < end)
+          merger.add(runs[t].states[0], share.elements(base + t, base + t + 1), base + t == first);
     }
     float const count = share.elements(first, end);
     StateOf<E> const state = reduce_warp<Monoid>(merger.finish(inverse(count)), count);

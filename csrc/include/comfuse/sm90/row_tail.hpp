@@ -40,7 +40,7 @@ struct RowTailWords {
       uint64_t word[kInFlight];
 #pragma unroll
       for (int t = 0; t < kInFlight; ++t)
-        if (base + t < kTilesN) word[t] = load_from_others(words + int64_t(base + t) * TileM);
+        if (base + t < kTilesN) word[t] = __ldcg(words + int64_t(base + t) * TileM);
 #pragma unroll
       for (int t = 0; t < kInFlight; ++t) {
         float const columns = base + t == kTilesN - 1 ? N - (kTilesN - 1) * TileN : TileN;
