@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from comfuse import fallbacks
@@ -30,6 +30,7 @@ class Explanation:
         plan: how it runs, or None if it does not.
         refused: why it is not one kernel; empty if it is.
         stages: the plans of the kernels that it can be cut into where one kernel is not enough.
+        notes: what each call does beside the kernels: copies and conversions of arguments.
         considered: every tile shape, as a plan or with the reason against it.
         fallbacks: what ran unfused in this process so far, with the number of times.
     """
@@ -43,6 +44,7 @@ class Explanation:
     considered: tuple[KernelPlan | Refusal, ...] = ()
     stages: tuple[KernelPlan, ...] = ()
     fallbacks: dict[tuple[str, str], int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(_text(self))
@@ -72,7 +74,7 @@ def explain(program: Callable[..., Any] | FusedSpec, *example_inputs: Any, gpu: 
     title += f"({', '.join(region.names)})"
     if not region.any_rows:
         title += ", which reads its number of rows: traced for these shapes alone"
-    return _explain_spec(title, region.spec, math.prod(region.lead), gpu)
+    return replace(_explain_spec(title, region.spec, math.prod(region.lead), gpu), notes=region.notes)
 
 
 def _explain_spec(title: str, spec: FusedSpec, m: int | None, gpu: str) -> Explanation:
@@ -116,7 +118,11 @@ def _text(e: Explanation) -> list[str]:
     rows = "any M" if e.m is None else f"M = {e.m}"
     if e.spec is not None:
         lines += program_text(e.spec if e.plan is None else e.plan.spec, rows)
-    if e.refused:
+    if e.notes:
+        lines += ["", "beside the kernels", *(f"  {note}" for note in e.notes)]
+    if e.stages:
+        lines += ["", f"{len(e.stages)} kernels, one after the other, not one: {e.refused}"]
+    elif e.refused:
         lines += ["", f"not fused: {e.refused}"]
     if e.plan is not None:
         lines += _plan(e.plan, e.kernel)

@@ -69,14 +69,28 @@ class Arrangement:
             tensor = tensor[self.slices]
         return tensor.view(self.split).permute(self.order).view(self.expanded).expand(self.repeated)
 
-    def major(self, tensor: torch.Tensor) -> Major:
-        """Which of the last two dimensions of the result, a factor, is contiguous."""
+    def _strides(self, tensor: torch.Tensor) -> Shape | None:
+        """The strides of the result, if it is a view of the tensor."""
         meta = torch.empty_strided(tensor.shape, tensor.stride(), device="meta")
         try:
-            strides = self.strided(meta).view(self.shape).stride()
-        except RuntimeError:  # copied, row by row
+            return self.strided(meta).view(self.shape).stride()
+        except RuntimeError:  # torch has no other way to ask
+            return None
+
+    def major(self, tensor: torch.Tensor) -> Major:
+        """Which of the last two dimensions of the result, a factor, is contiguous."""
+        strides = self._strides(tensor)
+        if strides is None:  # copied, row by row
             return Major.K
         return Major.MN if len(strides) > 1 and strides[-1] != 1 and strides[-2] == 1 else Major.K
+
+    def reason_to_copy(self, tensor: torch.Tensor) -> str:
+        """Why the result is a copy, or nothing if it is a view."""
+        if self.is_identity or self._strides(tensor) is not None:
+            return ""
+        if self.repeated != self.expanded:
+            return "it varies over a part of the rows or columns that it is read for"
+        return "no strides describe it in the order of the GEMM's rows and columns"
 
     def apply(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         """The result; copies, and counts it, if strides cannot say it."""
@@ -85,14 +99,9 @@ class Arrangement:
         found = self.strided(tensor)
         try:
             return found.view(self.shape)
-        except RuntimeError:  # torch has no other way to ask
-            count_copy(name, self._why())
+        except RuntimeError:
+            count_copy(name, self.reason_to_copy(tensor))
             return found.reshape(self.shape)
-
-    def _why(self) -> str:
-        if self.repeated != self.expanded:
-            return "it varies over a part of the rows or columns that it is read for"
-        return "no strides describe it in the order of the GEMM's rows and columns"
 
 
 def converted(tensor: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:

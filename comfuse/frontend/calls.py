@@ -20,6 +20,7 @@ from comfuse.ops import programs
 from comfuse.reference import TORCH_DTYPES
 
 Tensor = torch.Tensor
+_COPIED = "torch makes it contiguous, in an order that no kernel stores"
 # What runs one kernel: as comfuse.ops.region, with the text of the spec.
 Run = Callable[[str, Tensor, Tensor, Sequence[Tensor], Sequence[float]], list[Tensor]]
 RunInto = Callable[[str, Tensor, Tensor, Sequence[Tensor], Sequence[float], Sequence[Tensor]], None]
@@ -75,6 +76,20 @@ class Call:
         majors = [low.spec.a_major, *(low.spec.b_major for _ in low.b)]
         arrangements = [arrangement for _, _, arrangement in self._factors]
         return list(zip((low.a, *low.b), arrangements, majors, strict=True))
+
+    def notes(self, args: Sequence[Any]) -> tuple[str, ...]:
+        """What a call with these arguments does beside the kernels: copies and conversions, with reasons."""
+        said = []
+        for i, cast, arrangement in (*self._factors, *((i, None, a) for i, a in self._operands)):
+            if cast is not None:
+                said.append(f"{self.names[i]} is converted to {cast} at each call")
+            reason = arrangement.reason_to_copy(args[i])
+            if reason:
+                said.append(f"{self.names[i]} is copied at each call: {reason}")
+        for number, form in enumerate(self.lowered.results):
+            if isinstance(form, ResultForm) and form.copied:
+                said.append(f"result {number} is copied at each call: {_COPIED}")
+        return tuple(dict.fromkeys(said))
 
     def tensors(self, args: Sequence[Any]) -> BoundCall:
         """The call's tensors, as the op takes them.  The arguments have been checked."""
@@ -192,7 +207,7 @@ class Call:
         if self._is_as_stored(form):
             return output
         if form.copied:
-            count_copy("a result", "torch makes it contiguous, in an order that no kernel stores")
+            count_copy("a result", _COPIED)
             sizes, strides, start = self.lowered.atoms_of(form)
             view = output.as_strided(sizes, strides, output.storage_offset() + start)
             return view.reshape(form.shape).contiguous()

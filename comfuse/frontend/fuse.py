@@ -126,7 +126,7 @@ class FusedFunction:
             if dtype is autocast and region.accepts(args):
                 return region
         region = trace_region(self._fn, args)
-        region.bind(args)  # what tracing could not see, such as a scalar in GPU memory
+        region.call(args)  # what tracing could not see, such as a scalar in GPU memory
         self._traced.append((autocast, region))
         self.regions.append(region)
         if any(isinstance(value, float) for _, value in region.constants) and not self._floats_matter:

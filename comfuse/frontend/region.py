@@ -32,6 +32,7 @@ class TracedRegion:
         constants: position and value of each argument that is built into the spec.
         any_rows: True if the function means the same for every number of rows; False if it reads the number
             itself (``x / x.shape[0]``, ``x.view(8, 128, -1)``): then the spec holds for these rows alone.
+        notes: what each call does beside the kernels, for people: copies and conversions.
     """
 
     lowered: Lowered
@@ -41,6 +42,7 @@ class TracedRegion:
     shapes: tuple[tuple[int, ...] | None, ...]
     constants: tuple[tuple[int, Any], ...] = ()
     any_rows: bool = True
+    notes: tuple[str, ...] = ()
     _calls: dict[tuple[int, ...], Call] = field(default_factory=dict, compare=False, repr=False)
 
     @property

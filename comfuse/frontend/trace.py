@@ -30,6 +30,11 @@ def trace_region(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
         ArgumentError, DeviceError: an input that cannot be traced.
         TraceError: a function that is not one fused kernel.
     """
+    region = _traced(fn, inputs)
+    return replace(region, notes=region.call(inputs).notes(inputs))
+
+
+def _traced(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
     captured = capture(fn, inputs)
     for others in _with_more_rows(captured, inputs):
         region = _general(fn, others, captured, inputs)

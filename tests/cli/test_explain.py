@@ -62,7 +62,7 @@ def test_feedback_of_a_column_is_shown_as_two_kernels():
     assert explanation.refused.startswith("centred: reads 'stats', which is complete only when all tiles are")
     assert len(explanation.stages) == 2
     said = text(b.spec())
-    assert "not fused: " + explanation.refused in said
+    assert "2 kernels, one after the other, not one: " + explanation.refused in said
     assert "the last tile of each block of columns stores mean" in said
     assert said.index("kernel 1 of 2") < said.index("kernel 2 of 2") < said.index("y = a @ b.T - mean")
 

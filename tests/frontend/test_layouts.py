@@ -186,6 +186,9 @@ def test_vectors_that_repeat_are_copied_and_counted():
 
     region = check(program, x(), weight(), tensor(B, 1, 1), tensor(D))
     assert [o.space for o in region.spec.operands] == [Space.ROW, Space.COLUMN]
+    assert region.notes == (
+        "per_head is copied at each call: it varies over a part of the rows or columns that it is read for",
+    )
     # The binding counts what becomes of a column with two strides.
     assert [reason.split(":")[0] for _, reason in fallbacks.counts()] == ["per_head copied"]
 
