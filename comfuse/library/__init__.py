@@ -39,7 +39,7 @@ class LoadedKernel:
 
     Attributes:
         launch: address of ``int cf_launch_<name>(const CfArgs*, void* workspace, void* stream)``.
-        workspace: address of ``int64_t cf_workspace_<name>(int64_t m)``.
+        workspace: address of ``int64_t cf_workspace_<name>(int64_t m, int64_t batches)``.
         info: address of ``int cf_info_<name>(CfInfo*)``.
     """
 
@@ -50,9 +50,11 @@ class LoadedKernel:
     info: int
     handle: Any = field(repr=False, compare=False)
 
-    def workspace_bytes(self, m: int) -> int:
-        """Bytes of workspace that a launch with ``m`` rows needs; zeroed once before the first."""
-        return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(self.workspace)(m)
+    def workspace_bytes(self, m: int, batches: int = 1) -> int:
+        """Bytes of workspace that a launch with ``m`` rows in each of ``batches`` needs; zeroed once before
+        the first."""
+        function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(self.workspace)
+        return function(m, batches)
 
     def query(self) -> KernelInfo:
         """What the kernel occupies on the current GPU.  Raises LaunchError without one."""

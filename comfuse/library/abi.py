@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import ctypes
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 MAX_OPERANDS = 16
 MAX_OUTPUTS = 8
 MAX_SCALARS = 16
+MAX_PRODUCTS = 2
 
 
 class Tensor(ctypes.Structure):
-    _fields_ = (("data", ctypes.c_void_p), ("stride", ctypes.c_int64))
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("stride", ctypes.c_int64),
+        ("batch_stride", ctypes.c_int64),
+        ("row_period", ctypes.c_int64),
+        ("row_outer", ctypes.c_int64),
+        ("column_stride", ctypes.c_int64),
+        ("column_period", ctypes.c_int64),
+        ("column_outer", ctypes.c_int64),
+    )
 
 
 class Args(ctypes.Structure):
@@ -20,8 +30,9 @@ class Args(ctypes.Structure):
         ("reserved", ctypes.c_uint32),
         ("m", ctypes.c_int64),
         ("k", ctypes.c_int64),
+        ("batches", ctypes.c_int64),
         ("a", Tensor),
-        ("b", Tensor),
+        ("b", Tensor * MAX_PRODUCTS),
         ("operands", Tensor * MAX_OPERANDS),
         ("outputs", Tensor * MAX_OUTPUTS),
         ("scalars", ctypes.c_float * MAX_SCALARS),
