@@ -1,25 +1,33 @@
-"""Programs by name: plain specs, built from arguments.  Nothing else in the generator knows of them."""
+"""Programs by name: plain specs, built from arguments.  Nothing else in the generator knows of them.
+
+Everywhere: ``n``, ``k`` and ``dtype`` are the GEMM's; an operand's argument is its dtype, or None to leave it
+out; ``out`` is the dtype of tile outputs and defaults to ``dtype``; ``layouts`` says how the tensors lie.
+Operands come in the order of the arguments, with ``residual`` after what it is added to; run-time scalars
+come last.
+"""
 
 from __future__ import annotations
 
-from comfuse.generator.catalog.programs import (
-    ACTIVATIONS,
-    add_rmsnorm,
-    gemma_block,
-    layernorm,
-    linear,
-    logsumexp,
-    rmsnorm,
-    softmax,
-)
+from comfuse.generator.catalog.linear import ACTIVATIONS, BACKWARDS, colsum, gated, linear
+from comfuse.generator.catalog.norms import add_rmsnorm, gemma_block, layernorm, rmsnorm
+from comfuse.generator.catalog.parts import Layouts
+from comfuse.generator.catalog.quantize import LARGEST, quantize
+from comfuse.generator.catalog.softmax import cross_entropy, logsumexp, softmax
 
 __all__ = [
     "ACTIVATIONS",
+    "BACKWARDS",
+    "LARGEST",
+    "Layouts",
     "add_rmsnorm",
+    "colsum",
+    "cross_entropy",
+    "gated",
     "gemma_block",
     "layernorm",
     "linear",
     "logsumexp",
+    "quantize",
     "rmsnorm",
     "softmax",
 ]

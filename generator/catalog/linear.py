@@ -1,0 +1,94 @@
+"""Linear layers: with an activation, gated, and with the sums of their columns."""
+
+from __future__ import annotations
+
+from comfuse.generator.catalog.parts import PLAIN, Build, Layouts, activated, affine
+from comfuse.generator.errors import SpecError
+from comfuse.generator.ops import ELEMENTWISE
+from comfuse.generator.spec import DType, FusedSpec
+
+ACTIVATIONS: tuple[str, ...] = tuple(op.name for op in ELEMENTWISE.values() if op.arity == 1)
+
+#: Activations whose backward formula reads what the activation read.
+BACKWARDS: tuple[str, ...] = (
+    "relu", "gelu", "gelu_tanh", "silu", "mish", "hardswish", "softplus",
+)  # fmt: skip
+
+
+def linear(
+    n: int,
+    k: int,
+    dtype: DType,
+    *,
+    bias: DType | None = None,
+    activation: str | None = None,
+    residual: DType | None = None,
+    out: DType | None = None,
+    layouts: Layouts = PLAIN,
+) -> FusedSpec:
+    """``y = activation(a @ b.T + bias) + residual``; ``activation`` is any of :data:`ACTIVATIONS`."""
+    _check_activation(activation)
+    b = Build(n, k, dtype, layouts)
+    y = activated(b, affine(b, bias), activation)
+    if residual is not None:
+        y = b.op("add", y, b.tile("residual", residual), name="y")
+    return b.stored("y", y, out or dtype)
+
+
+def gated(
+    n: int,
+    k: int,
+    dtype: DType,
+    *,
+    bias_gate: DType | None = None,
+    bias_up: DType | None = None,
+    activation: str | None = "silu",
+    out: DType | None = None,
+    layouts: Layouts = PLAIN,
+) -> FusedSpec:
+    """``y = activation(a @ b.T + bias_gate) * (a @ b1.T + bias_up)``, two products of one A."""
+    _check_activation(activation)
+    b = Build(n, k, dtype, layouts, products=2)
+    gate, up = b.gemm(0, "gate"), b.gemm(1, "up")
+    if bias_gate is not None:
+        gate = b.op("add", gate, b.row("bias_gate", bias_gate))
+    if bias_up is not None:
+        up = b.op("add", up, b.row("bias_up", bias_up))
+    return b.stored("y", b.op("mul", activated(b, gate, activation), up, name="y"), out or dtype)
+
+
+def colsum(
+    n: int,
+    k: int,
+    dtype: DType,
+    *,
+    bias: DType | None = None,
+    pre_activation: DType | None = None,
+    activation: str | None = None,
+    out: DType | None = None,
+    layouts: Layouts = PLAIN,
+) -> FusedSpec:
+    """``y = a @ b.T + bias`` and ``sums``, float32 of shape (N,): the sum of each of its columns.
+
+    With an ``activation``, any of :data:`BACKWARDS`, and a tile ``pre_activation``: ``y`` is the gradient of
+    what the activation read, where ``a @ b.T + bias`` is the gradient of what it gave.
+    """
+    if (activation is None) != (pre_activation is None):
+        raise SpecError("activation", "an activation and a pre_activation need each other")
+    if activation is not None and activation not in BACKWARDS:
+        raise SpecError("activation", f"got {activation!r}, allowed: {', '.join(BACKWARDS)}")
+    b = Build(n, k, dtype, layouts)
+    y = affine(b, bias)
+    if pre_activation is not None:
+        x = b.tile("pre_activation", pre_activation)
+        if activation == "relu":
+            y = b.op("where", b.op("gt", x, b.const(0.0)), y, b.const(0.0), name="y")
+        else:
+            y = b.op(f"{activation}_backward", y, x, name="y")
+    b.store("y", y, out or dtype)
+    return b.stored("sums", b.op("col_sum", y, name="sums"), DType.FP32)
+
+
+def _check_activation(activation: str | None) -> None:
+    if activation is not None and activation not in ACTIVATIONS:
+        raise SpecError("activation", f"got {activation!r}, allowed: {', '.join(ACTIVATIONS)}")
