@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from operator import index
-
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from comfuse.generator import catalog
-from comfuse.ops.named import (
-    AB_DTYPES,
-    constant_when_traced,
-    differentiable,
-    explain,
-    needs_gradient,
-    no_products,
-)
-from comfuse.ops.schema import FIXED
-from comfuse.reference import SPEC_DTYPES
-
-_OP = "fused_gemm_layernorm"
-_Dtype = torch.dtype | None
-_TEXTS: dict[tuple[object, ...], str] = {}
+from comfuse.generator.spec import Space
+from comfuse.ops.eager import affine, layer_norm
+from comfuse.ops.faults import Argument
+from comfuse.ops.named import NamedOp
 
 
 def fused_gemm_layernorm(
@@ -43,71 +29,28 @@ def fused_gemm_layernorm(
         x: (..., K), bfloat16 or float16.
         weight: (N, K), x's dtype, as nn.Linear has it.
         bias: (N,).
-        residual: (..., N) with the leading sizes of x, or (M, N) with M their product.
+        residual: (..., N) or what broadcasts to it, or (M, N) with M the product of x's leading sizes.
         ln_weight: (N,).
         ln_bias: (N,).
         eps: added to the variance.
 
         ``bias``, ``residual``, ``ln_weight`` and ``ln_bias`` may each be bfloat16, float16 or float32.
-        ``x``, ``weight`` and ``residual`` are copied first (counted) where their rows cannot be walked with
-        one stride or are not aligned to 16 bytes.
+        ``x`` and ``weight`` may be contiguous along either of their dimensions.  They, and tiles, are copied
+        first (counted) where one stride cannot walk their rows or these are not aligned to 16 bytes.
 
     Returns:
         (..., N), x's dtype.  It is empty if x has no rows; if K is 0 the products sum to zero.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, N or K
-    is not a multiple of 8, the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are computed in
-    float32, which is not counted.
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, the
+    planner refuses the sizes (K not a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can
+    be compiled.  CPU tensors are computed in float32, which is not counted.
 
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument that the op cannot take.
         BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
         FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
     """
-    try:
-        if torch.is_grad_enabled() and needs_gradient(x, weight, bias, residual, ln_weight, ln_bias):
-            differentiable(
-                _OP,
-                x,
-                weight,
-                {"bias": bias, "ln_weight": ln_weight, "ln_bias": ln_bias},
-                {"residual": residual},
-            )
-            return _eager(x, weight, bias, residual, ln_weight, ln_bias, eps)
-        n, k = weight.shape
-        if k == 0:
-            x, weight, k = no_products(_OP, x, weight)
-        key = (
-            n,
-            k,
-            x.dtype,
-            None if bias is None else bias.dtype,
-            None if residual is None else residual.dtype,
-            None if ln_weight is None else ln_weight.dtype,
-            None if ln_bias is None else ln_bias.dtype,
-        )
-        if torch.compiler.is_compiling():
-            text = _text(index(n), index(k), *key[2:])  # index: the shape of a weight is no symbol
-        else:
-            text = _TEXTS.get(key) or _remember(key)
-        operands = [t for t in (bias, residual, ln_weight, ln_bias) if t is not None]
-        return FIXED[len(operands)](text, x, weight, *operands, eps)
-    except Exception as e:
-        rows = {"bias": bias, "ln_weight": ln_weight, "ln_bias": ln_bias}
-        raise explain(_OP, e, x, weight, rows, {"residual": residual}) from None
-
-
-def _remember(key: tuple[object, ...]) -> str:
-    return _TEXTS.setdefault(key, _text(*key))  # type: ignore[arg-type]
-
-
-@constant_when_traced
-def _text(
-    n: int, k: int, dtype: torch.dtype, bias: _Dtype, residual: _Dtype, ln_weight: _Dtype, ln_bias: _Dtype
-) -> str:
-    names = {"bias": bias, "residual": residual, "ln_weight": ln_weight, "ln_bias": ln_bias}
-    operands = {name: None if value is None else SPEC_DTYPES[value] for name, value in names.items()}
-    return catalog.layernorm(n, k, AB_DTYPES[dtype], **operands).text()
+    return _OP(x, weight, (bias, residual, ln_weight, ln_bias), (), (eps,))
 
 
 def _eager(
@@ -119,11 +62,17 @@ def _eager(
     ln_bias: Tensor | None,
     eps: float,
 ) -> Tensor:
-    y = F.linear(x, weight).float()
-    if bias is not None:
-        y = y + bias
-    if residual is not None:
-        y = y + residual.reshape(y.shape)
-    scale = None if ln_weight is None else ln_weight.float()
-    shift = None if ln_bias is None else ln_bias.float()
-    return F.layer_norm(y, y.shape[-1:], scale, shift, eps).to(x.dtype)
+    return layer_norm(affine(x, weight, bias, residual), ln_weight, ln_bias, eps).to(x.dtype)
+
+
+_OP = NamedOp(
+    "fused_gemm_layernorm",
+    catalog.layernorm,
+    [
+        Argument("bias", Space.ROW),
+        Argument("residual", Space.TILE),
+        Argument("ln_weight", Space.ROW),
+        Argument("ln_bias", Space.ROW),
+    ],
+    _eager,
+)

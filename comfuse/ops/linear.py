@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from operator import index
-
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from comfuse.errors import ArgumentError
 from comfuse.generator import catalog
-from comfuse.ops.named import (
-    AB_DTYPES,
-    constant_when_traced,
-    differentiable,
-    explain,
-    needs_gradient,
-    no_products,
-)
-from comfuse.ops.schema import FIXED
-from comfuse.reference import ELEMENTWISE, SPEC_DTYPES
-
-_OP = "fused_gemm"
-_Dtype = torch.dtype | None
-_TEXTS: dict[tuple[object, ...], str] = {}
+from comfuse.generator.spec import Space
+from comfuse.ops.eager import activated, affine, plus
+from comfuse.ops.faults import Argument
+from comfuse.ops.named import NamedOp
 
 
 def fused_gemm(
@@ -32,6 +17,8 @@ def fused_gemm(
     bias: Tensor | None = None,
     activation: str | None = None,
     residual: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """``activation(x @ weight.T + bias) + residual``, as one kernel on Hopper GPUs.
 
@@ -43,71 +30,43 @@ def fused_gemm(
         bias: (N,).
         activation: None, or the name of an elementwise op of one argument, among them ``"relu"``, ``"gelu"``
             (with erf), ``"gelu_tanh"``, ``"silu"``, ``"tanh"``, ``"sigmoid"``, ``"softplus"``.
-        residual: (..., N) with the leading sizes of x, or (M, N) with M their product.
+        residual: (..., N) or what broadcasts to it, or (M, N) with M the product of x's leading sizes.
+        out: (..., N), x's dtype: written instead of a new tensor.  Its rows may be walked in two strides and
+            its columns in one (a slice of a larger tensor, a transposed one); it shares no memory with the
+            other arguments, and none of these may require a gradient.
 
-        ``bias`` and ``residual`` may each be bfloat16, float16 or float32.  ``x``, ``weight`` and
-        ``residual`` are copied first (counted) where their rows cannot be walked with one stride or are not
-        aligned to 16 bytes.
+        ``bias`` and ``residual`` may each be bfloat16, float16 or float32.
+        ``x`` and ``weight`` may be contiguous along either of their dimensions.  They, and tiles, are copied
+        first (counted) where one stride cannot walk their rows or these are not aligned to 16 bytes.
 
     Returns:
-        (..., N), x's dtype.  It is empty if x has no rows; if K is 0 the products sum to zero.
+        (..., N), x's dtype; ``out`` if it was given.  It is empty if x has no rows; if K is 0 the products
+        sum to zero.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, N or K
-    is not a multiple of 8, the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are computed in
-    float32, which is not counted.
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, the
+    planner refuses the sizes (K not a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can
+    be compiled.  CPU tensors are computed in float32, which is not counted.
 
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument that the op cannot take.
         BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
         FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
     """
-    try:
-        if torch.is_grad_enabled() and needs_gradient(x, weight, bias, residual):
-            differentiable(_OP, x, weight, {"bias": bias}, {"residual": residual})
-            return _eager(x, weight, bias, activation, residual)
-        n, k = weight.shape
-        if k == 0:
-            x, weight, k = no_products(_OP, x, weight)
-        key = (
-            n,
-            k,
-            x.dtype,
-            None if bias is None else bias.dtype,
-            activation,
-            None if residual is None else residual.dtype,
-        )
-        if torch.compiler.is_compiling():
-            text = _text(index(n), index(k), *key[2:])  # index: the shape of a weight is no symbol
-        else:
-            text = _TEXTS.get(key) or _remember(key)
-        operands = [t for t in (bias, residual) if t is not None]
-        return FIXED[len(operands)](text, x, weight, *operands)
-    except Exception as e:
-        if activation is not None and activation not in catalog.ACTIVATIONS:
-            allowed = f"None, {', '.join(catalog.ACTIVATIONS)}"
-            raise ArgumentError(_OP, "activation", repr(activation), allowed) from None
-        raise explain(_OP, e, x, weight, {"bias": bias}, {"residual": residual}) from None
-
-
-def _remember(key: tuple[object, ...]) -> str:
-    return _TEXTS.setdefault(key, _text(*key))  # type: ignore[arg-type]
-
-
-@constant_when_traced
-def _text(n: int, k: int, dtype: torch.dtype, bias: _Dtype, activation: str | None, residual: _Dtype) -> str:
-    names = {"bias": bias, "residual": residual}
-    operands = {name: None if value is None else SPEC_DTYPES[value] for name, value in names.items()}
-    return catalog.linear(n, k, AB_DTYPES[dtype], activation=activation, **operands).text()
+    if out is not None:
+        return _OP.into(out, x, weight, (bias, residual), (activation,))
+    return _OP(x, weight, (bias, residual), (activation,))
 
 
 def _eager(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None
+    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, activation: str | None
 ) -> Tensor:
-    y = F.linear(x, weight).float()
-    if bias is not None:
-        y = y + bias
-    if activation is not None:
-        y = ELEMENTWISE[activation](y)
-    if residual is not None:
-        y = y + residual.reshape(y.shape)
-    return y.to(x.dtype)
+    return plus(activated(affine(x, weight, bias), activation), residual).to(x.dtype)
+
+
+_OP = NamedOp(
+    "fused_gemm",
+    catalog.linear,
+    [Argument("bias", Space.ROW), Argument("residual", Space.TILE)],
+    _eager,
+    options={"activation": (None, *catalog.ACTIVATIONS)},
+)

@@ -1,37 +1,35 @@
-"""What the named ops share: the fast path, and the checks that run only after it failed.
+"""What the named ops share: the fast path, and what happens where it is not taken.
 
-A named op looks up the text of its spec by the properties of its arguments, and calls the dispatcher op.
-Nothing is checked before: the dispatcher op checks shapes, dtypes and devices against the spec.  When
-anything on this path fails, :func:`explain` looks at the arguments again, by the names that the user knows.
+A named op is a :class:`NamedOp`: the catalogue's program, the arguments that it takes, and torch's own ops
+for where gradients are wanted.  A call looks up the text of its spec by the properties of its arguments, and
+calls the dispatcher op.  Nothing is checked before: the dispatcher op checks shapes, dtypes and devices
+against the spec.  When anything on this path fails, :mod:`comfuse.ops.faults` looks at the arguments again,
+by the names that the user knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from operator import index
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from comfuse import fallbacks
-from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
-from comfuse.generator.spec import DType
+from comfuse.errors import ArgumentError
+from comfuse.generator.catalog import Layouts
+from comfuse.generator.spec import FusedSpec, Major, Space
+from comfuse.ops import faults
+from comfuse.ops.calls import region_out
+from comfuse.ops.faults import AB_DTYPES, Argument
 from comfuse.ops.resolver import translate
-from comfuse.reference import SPEC_DTYPES
+from comfuse.ops.schema import FIXED
+from comfuse.ops.tracing import constant_when_traced
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-#: Element types of x and weight.
-AB_DTYPES: dict[torch.dtype, DType] = {torch.bfloat16: DType.BF16, torch.float16: DType.FP16}
-
-
-def constant_when_traced(function: F) -> F:
-    """Lets torch.compile run ``function`` while it traces, and take its result as a constant.
-
-    What torch.compiler.assume_constant_result does, without importing the compiler.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
+_OPS: dict[str, NamedOp] = {}
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
 
 
 @constant_when_traced
@@ -42,6 +40,7 @@ def _count_no_products(op: str) -> bool:
 
 @constant_when_traced
 def _count_gradient(op: str) -> bool:
+    """Under torch.compile it counts once a trace."""
     fallbacks.record(
         op,
         "an input requires a gradient: there are no kernels for it yet; use torch.no_grad() to infer",
@@ -49,95 +48,220 @@ def _count_gradient(op: str) -> bool:
     return True
 
 
-def needs_gradient(*tensors: Tensor | None) -> bool:
+class NamedOp:
+    """A fused op with named arguments.
+
+    Attributes:
+        name: as the user calls it.
+        program: a program of the catalogue.  It takes ``arguments`` and ``options`` by their names.
+        arguments: the tensors besides x and the weight, in the order of a call's operands: further weights
+            first, then the operands of the program.  Each may be None.
+        options: what else the program depends on, by name: the values that are allowed.
+        eager: the op out of torch's own, called with x, the weight, and the rest of a call in order.
+        weight: name of the first factor B.
+        outputs: how many tensors it returns; a tuple of them if there are several.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        program: Callable[..., FusedSpec],
+        arguments: Sequence[Argument],
+        eager: Callable[..., Any],
+        *,
+        options: dict[str, tuple[Any, ...]] | None = None,
+        weight: str = "weight",
+        outputs: int = 1,
+    ) -> None:
+        self.name = name
+        self.program = program
+        self.arguments = tuple(arguments)
+        self.options = options or {}
+        self.eager = eager
+        self.weight = weight
+        self.tiles = tuple(i for i, argument in enumerate(arguments) if argument.space is Space.TILE)
+        self.forms = FIXED[outputs]
+        self.texts: dict[tuple[Any, ...], str] = {}
+        _OPS[name] = self
+
+    def __call__(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        tensors: tuple[Tensor | None, ...] = (),
+        options: tuple[Any, ...] = (),
+        scalars: tuple[float, ...] = (),
+    ) -> Any:
+        """Runs the op; the tensors, options and scalars are in the order in which it was declared.
+
+        Raises:
+            ArgumentError and its kinds, and what :func:`comfuse.ops.region` raises.
+        """
+        try:
+            if _is_grad_enabled() and _needs_gradient(x, weight, tensors):
+                self._check(x, weight, tensors, options)
+                _count_gradient(self.name)
+                return self.eager(x, weight, *tensors, *options, *scalars)
+            text = self._text(x, weight, tensors, options)
+            if text is None:
+                x, weight, tensors, text = self._without_products(x, weight, tensors, options)
+            present = [tensor for tensor in tensors if tensor is not None]
+            return self.forms[len(present)](text, x, weight, *present, *scalars)
+        except Exception as e:
+            raise self._explained(e, x, weight, tensors, options) from None
+
+    def into(
+        self,
+        out: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        tensors: tuple[Tensor | None, ...] = (),
+        options: tuple[Any, ...] = (),
+        scalars: tuple[float, ...] = (),
+    ) -> Tensor:
+        """Runs an op of one output, which is written to ``out``; returns that."""
+        try:
+            if _is_grad_enabled() and _needs_gradient(x, weight, (*tensors, out)):
+                got = "given where a tensor requires a gradient"
+                raise ArgumentError(self.name, "out", got, "None there", "use torch.no_grad()")
+            strided = not _is_plain(out)
+            text = self._text(x, weight, tensors, options, strided)
+            if text is None:
+                x, weight, tensors, text = self._without_products(x, weight, tensors, options, strided)
+            present = [tensor for tensor in tensors if tensor is not None]
+            region_out(text, x, weight, present, scalars, [out])
+        except Exception as e:
+            raise self._about_out(self._explained(e, x, weight, tensors, options)) from None
+        return out
+
+    def _text(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        tensors: tuple[Tensor | None, ...],
+        options: tuple[Any, ...],
+        out: bool = False,
+    ) -> str | None:
+        """The spec of a call, or None where K is 0.  ``out``: its output is strided."""
+        n, k = weight.shape
+        plain = x.is_contiguous() and weight.is_contiguous() and not out
+        for i in self.tiles:
+            tile = tensors[i]
+            plain = plain and (tile is None or tile.numel() * k == x.numel() * n)
+        layouts = None if plain else self._layouts(x, weight, tensors, out)
+        dtypes = [None if tensor is None else tensor.dtype for tensor in tensors]
+        if _is_compiling():
+            # index: the shape of a weight is no symbol.
+            return (
+                _text_of(self.name, index(n), index(k), x.dtype, dtypes, options, layouts) if k != 0 else None
+            )
+        key = (n, k, x.dtype, options, layouts, *dtypes)
+        text = self.texts.get(key)
+        if text is None and k != 0:
+            text = self.texts[key] = _text_of(self.name, n, k, x.dtype, dtypes, options, layouts)
+        return text
+
+    def _layouts(
+        self, x: Tensor, weight: Tensor, tensors: tuple[Tensor | None, ...], out: bool
+    ) -> tuple[bool, ...]:
+        """Whether A is contiguous along M, B along N, whether the output is strided, and each tile."""
+        n, k = weight.shape
+        a = x.ndim > 1 and x.stride(-1) != 1 and x.stride(-2) == 1
+        b = weight.stride(1) != 1 and weight.stride(0) == 1
+        tiles = [tensors[i] for i in self.tiles]
+        return (a, b, out, *[t is not None and t.numel() * k != x.numel() * n for t in tiles])
+
+    def _without_products(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        tensors: tuple[Tensor | None, ...],
+        options: tuple[Any, ...],
+        out: bool = False,
+    ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...], str]:
+        """A call's tensors and spec where K is 0: eight zeros a row, whose products sum to the same."""
+        self._check(x, weight, tensors, options)
+        if x.is_cuda:
+            _count_no_products(self.name)
+        x = x.new_zeros(*x.shape[:-1], 8)
+        weight = weight.new_zeros(weight.shape[0], 8)
+        tensors = tuple(
+            weight if argument.space is None else tensor
+            for argument, tensor in zip(self.arguments, tensors, strict=True)
+        )
+        text = self._text(x, weight, tensors, options, out)
+        assert text is not None
+        return x, weight, tensors, text
+
+    def _check(self, x: Any, weight: Any, tensors: tuple[Any, ...], options: tuple[Any, ...]) -> None:
+        """Raises what is wrong with the arguments, if anything is."""
+        fault = self._fault(x, weight, tensors, options)
+        if fault is not None:
+            raise fault
+
+    def _explained(
+        self, error: Exception, x: Any, weight: Any, tensors: tuple[Any, ...], options: tuple[Any, ...]
+    ) -> Exception:
+        """The error to raise for a call that failed with ``error``: what is wrong with its arguments, if
+        anything is.
+        """
+        fault = self._fault(x, weight, tensors, options)
+        if fault is not None:
+            return fault
+        return translate(error, self.name) if isinstance(error, RuntimeError) else error
+
+    def _about_out(self, error: Exception) -> Exception:
+        """An error about the one output in the words of the op whose argument it is."""
+        if isinstance(error, ArgumentError) and error.argument == "out[0]":
+            return type(error)(self.name, "out", error.got, error.allowed, error.hint)
+        return error
+
+    def _fault(
+        self, x: Any, weight: Any, tensors: tuple[Any, ...], options: tuple[Any, ...]
+    ) -> ArgumentError | None:
+        chosen = dict(zip(self.options, options, strict=True))
+        return faults.of_options(self.name, chosen, self.options) or faults.of_tensors(
+            self.name, x, (self.weight, weight), list(zip(self.arguments, tensors, strict=True))
+        )
+
+
+def _needs_gradient(x: Tensor, weight: Tensor, tensors: Sequence[Tensor | None]) -> bool:
+    if x.requires_grad or weight.requires_grad:
+        return True
     for tensor in tensors:  # noqa: SIM110  (any() over a generator costs half a microsecond more)
         if tensor is not None and tensor.requires_grad:
             return True
     return False
 
 
-def differentiable(
-    op: str, x: Tensor, weight: Tensor, rows: dict[str, Tensor | None], tiles: dict[str, Tensor | None]
-) -> None:
-    """Checks and counts a call that is about to run torch's own ops for its gradients.
-
-    Under torch.compile it counts once a trace.
-    """
-    fault = _fault(op, x, weight, rows, tiles)
-    if fault is not None:
-        raise fault
-    _count_gradient(op)
+def _is_plain(out: Tensor) -> bool:
+    """Whether a kernel can store it as a new tensor of its own; a trace knows no addresses."""
+    return not _is_compiling() and out.is_contiguous() and out.data_ptr() % 16 == 0
 
 
-def no_products(op: str, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, int]:
-    """``x``, ``weight`` and K where K is 0: eight zeros a row, whose products sum to the same."""
-    if x.shape[-1] != 0:
-        return x, weight, 0  # a fault, which the checks find
-    if x.is_cuda:
-        _count_no_products(op)
-    return x.new_zeros(*x.shape[:-1], 8), weight.new_zeros(weight.shape[0], 8), 8
-
-
-def explain(
-    op: str,
-    error: Exception,
-    x: Any,
-    weight: Any,
-    rows: dict[str, Any],
-    tiles: dict[str, Any],
-) -> Exception:
-    """The error to raise for a call that failed with ``error``: what is wrong with its arguments, if anything
-    is.
-
-    Args:
-        rows: row vectors by their names, each a tensor (N,) or None.
-        tiles: tiles by their names, each a tensor (..., N) or None.
-    """
-    fault = _fault(op, x, weight, rows, tiles)
-    if fault is not None:
-        return fault
-    return translate(error, op) if isinstance(error, RuntimeError) else error
-
-
-def _fault(op: str, x: Any, weight: Any, rows: dict[str, Any], tiles: dict[str, Any]) -> ArgumentError | None:
-    operands = {name: tensor for name, tensor in {**rows, **tiles}.items() if tensor is not None}
-    for name, value in {"x": x, "weight": weight, **operands}.items():
-        if not isinstance(value, Tensor):
-            return ArgumentError(op, name, f"of type {type(value).__name__}", "a torch.Tensor")
-    if x.ndim < 1:
-        return ShapeError(op, "x", "a tensor of rank 0", "(..., K)")
-    if weight.ndim != 2:
-        return ShapeError(op, "weight", f"of shape {tuple(weight.shape)}", "(N, K), as nn.Linear has it")
-    n, k = weight.shape
-    if x.shape[-1] != k:
-        hint = "transpose it" if x.shape[-1] == n else ""
-        allowed = f"(N, K) with K = {x.shape[-1]}, the last dimension of x"
-        return ShapeError(op, "weight", f"of shape {tuple(weight.shape)}", allowed, hint)
-    if x.dtype not in AB_DTYPES:
-        return DTypeError(op, "x", str(x.dtype), _names(AB_DTYPES), "convert it with x.to(torch.bfloat16)")
-    if weight.dtype != x.dtype:
-        return DTypeError(op, "weight", str(weight.dtype), f"x's dtype, {x.dtype}", "convert one of them")
-    if weight.device != x.device:
-        return _device(op, "weight", weight, x)
-    for name, tensor in operands.items():
-        if tensor.device != x.device:
-            return _device(op, name, tensor, x)
-        if tensor.dtype not in SPEC_DTYPES:
-            return DTypeError(op, name, str(tensor.dtype), _names(SPEC_DTYPES))
-        allowed = (n,) if name in rows else (*x.shape[:-1], n)
-        if tuple(tensor.shape) != allowed and not _is_flat(name in tiles, tensor, x, n):
-            return ShapeError(op, name, f"of shape {tuple(tensor.shape)}", str(tuple(allowed)))
-    return None
-
-
-def _is_flat(tile: bool, tensor: Tensor, x: Tensor, n: int) -> bool:
-    """A tile whose rows are one dimension is taken as well."""
-    return tile and x.ndim != 2 and tuple(tensor.shape) == (x.shape[:-1].numel(), n)
-
-
-def _device(op: str, name: str, tensor: Tensor, x: Tensor) -> DeviceError:
-    return DeviceError(op, name, f"on {tensor.device}", f"x's device, {x.device}", "move it there")
-
-
-def _names(dtypes: Iterable[torch.dtype]) -> str:
-    return ", ".join(str(dtype) for dtype in dtypes)
+@constant_when_traced
+def _text_of(
+    name: str,
+    n: int,
+    k: int,
+    dtype: torch.dtype,
+    dtypes: list[torch.dtype | None],
+    options: tuple[Any, ...],
+    layouts: tuple[bool, ...] | None,
+) -> str:
+    """The text of a call's spec, by what :meth:`NamedOp._text` found of it."""
+    op = _OPS[name]
+    given = {
+        argument.name: None if operand is None else argument.spec_dtype(operand)
+        for argument, operand in zip(op.arguments, dtypes, strict=True)
+        if argument.space is not None
+    }
+    a, b, out, *broadcast = layouts or (False, False, False)
+    strided = [op.arguments[i].name for i, is_so in zip(op.tiles, broadcast, strict=False) if is_so]
+    lie = Layouts(
+        Major.MN if a else Major.K,
+        Major.MN if b else Major.K,
+        strided=(*strided, "y") if out else tuple(strided),
+    )
+    chosen = dict(zip(op.options, options, strict=True))
+    return op.program(n, k, AB_DTYPES[dtype], **given, **chosen, layouts=lie).text()

@@ -13,6 +13,7 @@ from comfuse.build.binding import build_binding
 from comfuse.errors import JitDisabledError, LoadError, ToolchainError
 from comfuse.library import LoadedKernel
 from comfuse.ops import programs
+from comfuse.ops.facts import Facts, facts
 
 _RESOLVER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
 #: Returns 0 (registered), 1 (run the reference), or an error's text.
@@ -25,7 +26,7 @@ _RESOLVE: Resolve | None = None
 
 
 def set_resolver(resolve: Resolve) -> None:
-    """Sets what is asked, with (spec, m, device), on a call for which no kernel is registered."""
+    """Sets what is asked, with (spec, rows, device), on a call for which no kernel is registered."""
     global _RESOLVE
     _RESOLVE = resolve
 
@@ -73,11 +74,11 @@ def reason_against(tensor: Tensor) -> str | None:
     return None
 
 
-def register(spec: str, kernel: LoadedKernel, min_m: int, max_m: int) -> None:
-    """Makes ``kernel`` serve a registered spec for launches with ``min_m`` to ``max_m`` rows."""
+def register(spec: str, kernel: LoadedKernel, min_rows: int, max_rows: int) -> None:
+    """Makes ``kernel`` serve a registered spec for launches with ``min_rows`` to ``max_rows`` rows."""
     text = spec.encode()
     if load().comfuse_register_kernel(
-        text, len(text), min_m, max_m, kernel.name.encode(), kernel.launch, kernel.workspace
+        text, len(text), min_rows, max_rows, kernel.name.encode(), kernel.launch, kernel.workspace
     ):
         raise LoadError(f"{kernel.name}: its spec is not registered")
 
@@ -85,20 +86,22 @@ def register(spec: str, kernel: LoadedKernel, min_m: int, max_m: int) -> None:
 def register_program(spec: str) -> None:
     """Tells the binding what a spec is.  Raises SpecError or ArgumentError if it is no spec, or too large."""
     text = spec.encode()
-    load().comfuse_register_program(text, len(text), ctypes.byref(programs.facts(programs.parse(spec))))
+    load().comfuse_register_program(text, len(text), ctypes.byref(facts(programs.parse(spec))))
 
 
-_COPIES = ("a copied", "b copied", "an operand copied")
+_COPIES = {
+    "a copied": "its rows are not laid out as the spec says, with one stride and aligned to 16 bytes",
+    "b copied": "its rows are not laid out as the spec says, with one stride and aligned to 16 bytes",
+    "an operand copied": "its rows cannot be walked with two strides, or are not aligned to 16 bytes",
+}
 
 
 def copies() -> dict[tuple[str, str], int]:
-    """Calls that copied a tensor first, because its rows have no single stride or are not aligned to 16
-    bytes.
-    """
+    """Calls that copied a tensor first, because a kernel cannot read it in place."""
     library = load()
     return {
-        ("comfuse::region", f"{what}: rows without a single stride, or not aligned to 16 bytes"): count
-        for slot, what in enumerate(_COPIES)
+        ("comfuse::region", f"{what}: {why}"): count
+        for slot, (what, why) in enumerate(_COPIES.items())
         if (count := library.comfuse_copies(slot))
     }
 
@@ -109,7 +112,7 @@ def reset_copies() -> None:
 
 def _declare(library: ctypes.CDLL) -> None:
     text = (ctypes.c_char_p, ctypes.c_int64)
-    library.comfuse_register_program.argtypes = (*text, ctypes.POINTER(programs.Facts))
+    library.comfuse_register_program.argtypes = (*text, ctypes.POINTER(Facts))
     library.comfuse_register_program.restype = None
     library.comfuse_register_kernel.argtypes = (
         *text, ctypes.c_int64, ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p,
@@ -124,11 +127,11 @@ def _declare(library: ctypes.CDLL) -> None:
     library.comfuse_reset_copies.restype = None
 
 
-def _resolve(spec: int, length: int, m: int, device: int) -> int:
+def _resolve(spec: int, length: int, rows: int, device: int) -> int:
     """What C++ calls, without the GIL, which ctypes takes.  Nothing may be raised from here."""
     try:
         assert _RESOLVE is not None
-        answer = _RESOLVE(ctypes.string_at(spec, length).decode(), m, device)
+        answer = _RESOLVE(ctypes.string_at(spec, length).decode(), rows, device)
     except BaseException as e:  # even KeyboardInterrupt: it reaches the caller as a typed message
         answer = f"[LoadError] {type(e).__name__}: {e}"
     if isinstance(answer, int):

@@ -20,43 +20,46 @@ from comfuse.ops import native, programs
 
 #: Kernels are chosen by the number of rows: each class has a plan of its own, made for its upper bound.
 M_CLASSES = (128, 512, 2048)
-_MAX_M = 2**31 - 1
+_MAX_ROWS = 2**31 - 1
 
 _LOCK = threading.RLock()
 _PENDING = threading.local()  # the exception behind the message that C++ is carrying
-# Why a spec is not fused, by (spec, class of m, device), and the environment that this depends on.
+# Why a spec is not fused, by (spec, class of rows, device), and the environment that this depends on.
 _REFUSED: dict[tuple[str, int | None, int], tuple[str, tuple[str | None, ...]]] = {}
 _ENVIRONMENT = ("COMFUSE_JIT", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR", "CUDA_HOME", "CUDA_PATH", "PATH")
 
 
-def m_class(m: int) -> int | None:
-    """The number of rows to plan for when there are ``m``; None: many."""
-    return next((bound for bound in M_CLASSES if m <= bound), None)
+def m_class(rows: int) -> int | None:
+    """The number of rows to plan for when there are ``rows``; None: many."""
+    return next((bound for bound in M_CLASSES if rows <= bound), None)
 
 
 def _rows(hint: int | None) -> tuple[int, int]:
-    """The smallest and the largest m of a class."""
+    """The smallest and the largest number of rows of a class."""
     if hint is None:
-        return M_CLASSES[-1] + 1, _MAX_M
+        return M_CLASSES[-1] + 1, _MAX_ROWS
     index = M_CLASSES.index(hint)
     return (M_CLASSES[index - 1] + 1 if index else 1), hint
 
 
-def resolve(spec: str, m: int, device: int) -> int | str:
-    """Plans, builds, loads and registers; the binding's resolver (native.Resolve)."""
+def resolve(spec: str, rows: int, device: int) -> int | str:
+    """Plans, builds, loads and registers; the binding's resolver (native.Resolve).
+
+    ``rows``: of all batches, those that pad a batch to whole row blocks included; 0 registers the program.
+    """
     try:
         with _LOCK:
-            return _resolve(spec, m, device)
+            return _resolve(spec, rows, device)
     except ComFuseError as e:
         _PENDING.error = e
         return f"[{type(e).__name__}] {e}"
 
 
-def _resolve(spec: str, m: int, device: int) -> int:
+def _resolve(spec: str, rows: int, device: int) -> int:
     native.register_program(spec)
-    if m == 0:
+    if rows == 0:
         return 0
-    key = (spec, m_class(m), device)
+    key = (spec, m_class(rows), device)
     environment = tuple(os.environ.get(name) for name in _ENVIRONMENT)
     refusal, when = _REFUSED.get(key, ("", ()))
     if not refusal or when != environment:
@@ -70,7 +73,7 @@ def _resolve(spec: str, m: int, device: int) -> int:
 
 
 def _register(spec: str, hint: int | None, device: int) -> str:
-    """Registers the kernel of a class of m.  Returns why it cannot be, or an empty string."""
+    """Registers the kernel of a class of rows.  Returns why it cannot be, or an empty string."""
     unsupported = unsupported_gpu(device)
     if unsupported:
         return unsupported
@@ -115,7 +118,7 @@ def reason(spec: str, a: Tensor) -> str:
     """Why a call with this spec runs the reference."""
     if not a.is_cuda or not native.is_loaded():
         return native.reason_against(a) or "asked for"
-    key = (spec, m_class(a.shape[:-1].numel()), a.device.index)
+    key = (spec, m_class(programs.parse(spec).rows(a.shape[:-1])), a.device.index)
     return _REFUSED.get(key, ("asked for", ()))[0]
 
 

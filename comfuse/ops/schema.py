@@ -1,75 +1,127 @@
 """The dispatcher ops: schemas, what CPU tensors run, shapes for tracing, and the way to the C++ kernels.
 
-``comfuse::region`` runs any spec; ``comfuse::region_1.t0`` to ``.t6`` run one with that many tensor operands,
-one output and at most two scalars, at the lowest cost a call.  On CUDA the binding implements them in C++; it
-is loaded at the first call, so that importing ComFuse compiles nothing.  On a CPU they evaluate the spec in
-float32. ``comfuse::region_reference`` evaluates a spec on any device and counts that as a fallback.
+``comfuse::region`` runs any spec.  ``comfuse::region_1.t0`` to ``.t6`` run one with that many tensor
+operands, one output and at most two scalars, at the lowest cost a call; ``comfuse::region_2.t0`` to ``.t6``
+one with two outputs.  ``comfuse::region_out`` writes to tensors of the caller's.  On CUDA the binding
+implements them in C++; it is loaded at the first call, so that importing ComFuse compiles nothing.  On a CPU
+they evaluate the spec in float32.  ``comfuse::region_reference`` evaluates a spec on any device and counts
+that as a fallback.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from comfuse import fallbacks, reference
-from comfuse.errors import ComFuseError
-from comfuse.generator.spec import Space
-from comfuse.ops import native, programs, resolver
+from comfuse.ops import checks, native, programs, resolver
 
 MAX_FIXED = 6  # tensor operands of the fixed-arity forms
+FIXED_OUTPUTS = (1, 2)
 FIXED_SCALARS = 2
 
 _LIBRARY = torch.library.Library("comfuse", "FRAGMENT")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
-_GENERAL = "(str spec, Tensor a, Tensor b, Tensor[] operands, float[] scalars) -> Tensor[]"
+_ARGUMENTS = "str spec, Tensor a, Tensor b, Tensor[] operands, float[] scalars"
+
+Tensors = Sequence[Tensor]
+#: What all forms do, each with its own arguments: (spec, a, b, operands, scalars) to the outputs.
+General = Callable[[str, Tensor, Tensor, Tensors, Sequence[float]], list[Tensor]]
 
 
-def _fixed(count: int) -> str:
-    operands = "".join(f", Tensor t{i}" for i in range(count))
-    return f"(str spec, Tensor a, Tensor b{operands}, float s0=0., float s1=0.) -> Tensor"
+def schemas() -> dict[str, str]:
+    """The schema of every op that the binding implements, by its name."""
+    result = {
+        "region": f"({_ARGUMENTS}) -> Tensor[]",
+        "region_out": f"({_ARGUMENTS}, Tensor(a!)[] out) -> ()",
+    }
+    for outputs in FIXED_OUTPUTS:
+        returns = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
+        for count in range(MAX_FIXED + 1):
+            operands = "".join(f", Tensor t{i}" for i in range(count))
+            arguments = f"(str spec, Tensor a, Tensor b{operands}, float s0=0., float s1=0.)"
+            result[f"region_{outputs}.t{count}"] = f"{arguments} -> {returns}"
+    return result
 
 
-def _evaluate(
-    spec: str, a: Tensor, b: Tensor, operands: Sequence[Tensor], scalars: Sequence[float]
-) -> list[Tensor]:
+def _evaluate(spec: str, a: Tensor, b: Tensor, operands: Tensors, scalars: Sequence[float]) -> list[Tensor]:
     program = programs.parse(spec)
-    program.check(a, b, operands, scalars)
+    checks.check(program, a, b, operands, scalars)
+    factors, rest = program.split(b, operands)
     with torch.no_grad():
-        return reference.evaluate(program.spec, a, b, operands, scalars[: program.scalar_count])
+        return reference.evaluate(
+            program.spec,
+            a,
+            factors if len(factors) > 1 else b,
+            rest,
+            [float(s) for s in scalars[: program.scalar_count]],
+        )
 
 
-def _fall_back(
-    spec: str, a: Tensor, b: Tensor, operands: Sequence[Tensor], scalars: Sequence[float]
-) -> list[Tensor]:
-    fallbacks.record("comfuse::region", resolver.reason(spec, a))
+def _fall_back(spec: str, a: Tensor, b: Tensor, operands: Tensors, scalars: Sequence[float]) -> list[Tensor]:
+    if a.shape[:-1].numel() > 0:  # otherwise no kernel would have anything to do
+        fallbacks.record("comfuse::region", resolver.reason(spec, a))
     return _evaluate(spec, a, b, operands, scalars)
 
 
-def _shapes(
-    spec: str, a: Tensor, b: Tensor, operands: Sequence[Tensor], scalars: Sequence[float]
-) -> list[Tensor]:
+def _shapes(spec: str, a: Tensor, b: Tensor, operands: Tensors, scalars: Sequence[float]) -> list[Tensor]:
     program = programs.parse(spec)
-    program.check(a, b, operands, scalars)
+    checks.check(program, a, b, operands, scalars)
+    shapes = program.output_shapes(a.shape[:-1])
     return [
-        a.new_empty(
-            (*a.shape[:-1], program.spec.n) if space is Space.TILE else a.shape[:-1],
-            dtype=reference.TORCH_DTYPES[output.dtype],
-        )
-        for output, space in zip(program.spec.outputs, program.output_spaces, strict=True)
+        a.new_empty(shape, dtype=dtype) for shape, dtype in zip(shapes, program.output_dtypes, strict=True)
     ]
 
 
-def _first_call(
-    op: torch._ops.OpOverload, evaluate: Callable[..., list[Tensor]]
-) -> Callable[..., Tensor | list[Tensor]]:
+def _into(general: General) -> Callable[..., None]:
+    """``general``, for region_out."""
+
+    def call(
+        spec: str, a: Tensor, b: Tensor, operands: Tensors, scalars: Sequence[float], out: Tensors
+    ) -> None:
+        program = programs.parse(spec)
+        checks.check(program, a, b, operands, scalars)
+        checks.check_outputs(program, a, out)
+        checks.check_places(program, a, b, operands, out)
+        for tensor, value in zip(out, general(spec, a, b, operands, scalars), strict=True):
+            tensor.copy_(value)
+
+    return call
+
+
+def _shapes_into(
+    spec: str, a: Tensor, b: Tensor, operands: Tensors, scalars: Sequence[float], out: Tensors
+) -> None:
+    program = programs.parse(spec)
+    checks.check(program, a, b, operands, scalars)
+    checks.check_outputs(program, a, out)
+
+
+def _fixed(outputs: int) -> Callable[[General], Callable[..., Any]]:
+    """The forms of a fixed number of operands and outputs."""
+
+    def form(general: General) -> Callable[..., Tensor | tuple[Tensor, ...]]:
+        def call(spec: str, a: Tensor, b: Tensor, *rest: Any) -> Tensor | tuple[Tensor, ...]:
+            operands = [x for x in rest if isinstance(x, Tensor)]
+            scalars = list(rest[len(operands) :])
+            checks.check_count("outputs", outputs, len(programs.parse(spec).spec.outputs))
+            results = general(spec, a, b, operands, scalars + [0.0] * (FIXED_SCALARS - len(scalars)))
+            return results[0] if outputs == 1 else tuple(results)
+
+        return call
+
+    return form
+
+
+def _first_call(op: torch._ops.OpOverload, evaluate: Callable[..., Any]) -> Callable[..., Any]:
     """What runs where neither CPU nor C++ has a kernel: the first CUDA call, and other kinds of devices."""
     name = op.name()
 
-    def call(*arguments: object) -> Tensor | list[Tensor]:
+    def call(*arguments: Any) -> Any:
         a = arguments[1]
-        assert isinstance(a, Tensor)
         if native.reason_against(a) is None and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA"):
             return op(*arguments)
         return evaluate(*arguments)
@@ -77,80 +129,39 @@ def _first_call(
     return call
 
 
-def _define(
-    name: str, schema: str, unpack: Callable[..., tuple[list[Tensor], list[float]]], single: bool
-) -> None:
-    """Defines one op; ``unpack`` maps the arguments after a and b to operands and scalars."""
-
-    def form(general: Callable[..., list[Tensor]]) -> Callable[..., Tensor | list[Tensor]]:
-        def call(spec: str, a: Tensor, b: Tensor, *rest: object) -> Tensor | list[Tensor]:
-            results = general(spec, a, b, *unpack(*rest))
-            return results[0] if single else results
-
-        return call
-
+def _define(name: str, schema: str, form: Callable[[General], Callable[..., Any]]) -> torch._ops.OpOverload:
     _LIBRARY.define(name + schema, tags=_TAGS)
     packet, _, overload = name.partition(".")
-    op = getattr(getattr(torch.ops.comfuse, packet), overload or "default")
-    torch.library.register_fake(f"comfuse::{name}", form(_shapes), lib=_LIBRARY)
+    op: torch._ops.OpOverload = getattr(getattr(torch.ops.comfuse, packet), overload or "default")
+    fake = _shapes_into if form is _into else form(_shapes)
+    torch.library.register_fake(f"comfuse::{name}", fake, lib=_LIBRARY)
     _LIBRARY.impl(name, form(_evaluate), "CPU")
     # A kernel that the binding registers for CUDA comes before this one.
     _LIBRARY.impl(name, _first_call(op, form(_fall_back)), "CompositeExplicitAutograd")
+    return op
 
 
-def _unpack_fixed(*rest: object) -> tuple[list[Tensor], list[float]]:
-    operands = [x for x in rest if isinstance(x, Tensor)]
-    scalars = [float(x) for x in rest[len(operands) :]]  # type: ignore[arg-type]
-    return operands, scalars + [0.0] * (FIXED_SCALARS - len(scalars))
+def _itself(general: General) -> Callable[..., Any]:
+    return general
 
 
-def _unpack_general(operands: list[Tensor], scalars: list[float]) -> tuple[list[Tensor], list[float]]:
-    return operands, scalars
+def _define_all() -> dict[str, torch._ops.OpOverload]:
+    ops = {}
+    for name, schema in schemas().items():
+        packet = name.partition(".")[0]
+        form = {"region": _itself, "region_out": _into}.get(packet) or _fixed(int(packet[-1]))
+        ops[name] = _define(name, schema, form)
+    _LIBRARY.define(f"region_reference({_ARGUMENTS}) -> Tensor[]", tags=_TAGS)
+    torch.library.register_fake("comfuse::region_reference", _shapes, lib=_LIBRARY)
+    _LIBRARY.impl("region_reference", _fall_back, "CompositeExplicitAutograd")
+    return ops
 
 
-_define("region", _GENERAL, _unpack_general, single=False)
-for _count in range(MAX_FIXED + 1):
-    _define(f"region_1.t{_count}", _fixed(_count), _unpack_fixed, single=True)
-_LIBRARY.define("region_reference" + _GENERAL, tags=_TAGS)
-torch.library.register_fake("comfuse::region_reference", _shapes, lib=_LIBRARY)
-_LIBRARY.impl("region_reference", _fall_back, "CompositeExplicitAutograd")
-
-#: By number of tensor operands.
-FIXED: tuple[torch._ops.OpOverload, ...] = tuple(
-    getattr(torch.ops.comfuse.region_1, f"t{count}") for count in range(MAX_FIXED + 1)
-)
-GENERAL: torch._ops.OpOverload = torch.ops.comfuse.region.default
-
-
-def region(
-    spec: str, a: Tensor, b: Tensor, operands: Sequence[Tensor] = (), scalars: Sequence[float] = ()
-) -> list[Tensor]:
-    """Runs a spec, given as its canonical text, as one fused kernel.
-
-    Args:
-        spec: ``FusedSpec.text()``.
-        a: (..., K) in the spec's dtype.  One whose rows cannot be walked with a single stride, or that is not
-            aligned to 16 bytes, is copied first (counted); the same holds for ``b`` and for tile operands.
-        b: (N, K) in the spec's dtype.
-        operands: the non-scalar operands in order, in the spec's dtypes: (..., N) with a's leading sizes or
-            (M, N) for a tile, (N,) for a row vector, (...,), (..., 1) or (M,) for a column vector.
-        scalars: the scalar operands in order.
-
-    Returns:
-        One tensor an output: (..., N) or, for a column vector, (...,).
-
-    Raises:
-        ShapeError, DTypeError, DeviceError, ArgumentError: an argument does not fit the spec.
-        SpecError: the spec is malformed.
-        BuildError, CacheError, LoadError, LaunchError: its kernel cannot be built or run.
-        FallbackError: it cannot be fused here and ``COMFUSE_STRICT`` is 1.
-    """
-    single = len(operands) <= MAX_FIXED and len(scalars) <= FIXED_SCALARS and programs.parse(spec).is_single
-    try:
-        if single:
-            return [FIXED[len(operands)](spec, a, b, *operands, *scalars)]
-        return GENERAL(spec, a, b, list(operands), list(scalars))
-    except ComFuseError:
-        raise
-    except RuntimeError as e:
-        raise resolver.translate(e, "region") from None
+_OPS = _define_all()
+GENERAL: torch._ops.OpOverload = _OPS["region"]
+OUT: torch._ops.OpOverload = _OPS["region_out"]
+#: By number of outputs, then by number of tensor operands.
+FIXED: dict[int, tuple[torch._ops.OpOverload, ...]] = {
+    outputs: tuple(_OPS[f"region_{outputs}.t{count}"] for count in range(MAX_FIXED + 1))
+    for outputs in FIXED_OUTPUTS
+}

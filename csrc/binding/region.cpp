@@ -1,10 +1,13 @@
 #include "region.h"
 
-#include <limits>
 #include <string>
 
+#include "checks.h"
 #include "cuda_api.h"
 #include "errors.h"
+#include "fallback.h"
+#include "layout.h"
+#include "overlap.h"
 #include "workspace.h"
 
 namespace comfuse::binding {
@@ -21,93 +24,108 @@ char const* describe(int code) {
   }
 }
 
-void check_counts(Program const& program, Call const& call, int required) {
-  auto const differ = [](char const* what, int got, size_t allowed) {
+void check_count(char const* what, int64_t got, int64_t allowed) {
+  if (got != allowed)
     fail("ArgumentError", std::string(what) + " is a list of " + std::to_string(got) +
                               "; allowed: " + std::to_string(allowed));
-  };
-  if (size_t(call.operand_count) != program.operands.size())
-    differ("operands", call.operand_count, program.operands.size());
-  if (required >= 0 && size_t(required) != program.outputs.size())
-    differ("outputs", required, program.outputs.size());
-  // The fixed-arity forms always carry two scalars, used or not.
-  if (call.scalar_count < program.scalars) differ("scalars", call.scalar_count, size_t(program.scalars));
 }
 
-void launch(Program const& program, Kernel const& kernel, Call& call, int64_t m, Outputs const& outputs) {
+// A call whose arguments were checked, and the kernel that serves it.
+struct Checked {
+  Call const& call;
+  Program const& program;
+  Extent extent;
+  Kernel const* kernel;  // null: the reference is to run, or there is nothing to do
+
+  int second_factors() const { return int(program.b.size()) - 1; }
+  View const& operand(size_t index) const { return call.operands[second_factors() + int(index)]; }
+  View const& factor(int product) const { return product == 0 ? call.b : call.operands[product - 1]; }
+  // Where there are no rows, only what is over all rows has a value, which the reference finds.
+  bool needs_reference() const { return kernel == nullptr && (!extent.empty() || program.reduces_rows); }
+};
+
+Checked check_call(Call const& call, int required) {
+  if (call.a.device_type != device_type())
+    fail("DeviceError", "a is on another device than the other tensors; allowed: one device for all tensors");
+  Entry const& entry = find_program(call.spec, call.a.device_index);
+  Checked checked{call, entry.program, {}, nullptr};
+  Program const& program = checked.program;
+  check_count("operands", call.operand_count, int64_t(program.operands.size()) + checked.second_factors());
+  if (required >= 0) check_count("outputs", required, int64_t(program.outputs.size()));
+  // The fixed-arity forms always carry two scalars, used or not.
+  if (call.scalar_count < program.scalars) check_count("scalars", call.scalar_count, program.scalars);
+  checked.extent = check_a(program, call.a);
+  for (int p = 0; p < int(program.b.size()); ++p) check_b(program, p, call.a, checked.factor(p));
+  for (size_t i = 0; i < program.operands.size(); ++i)
+    check_operand(program, checked.extent, call.a, program.operands[i], checked.operand(i));
+  if (!checked.extent.empty())
+    checked.kernel = find_kernel(entry, checked.extent.rows(), call.a.device_index);
+  return checked;
+}
+
+void launch(Checked const& checked, CfTensor const* outputs) {
+  auto const& [call, program, extent, kernel] = checked;
   Owned copies;
   CfArgs args{};
   args.abi_version = CF_ABI_VERSION;
-  args.m = m;
+  args.m = extent.m;
   args.k = program.k;
-  args.a = matrix(call.a, m, program.k, kSlotA, copies);
-  args.b = matrix(call.b, program.n, program.k, kSlotB, copies);
-  for (int i = 0; i < call.operand_count; ++i) {
-    View const& operand = call.operands[i];
-    CfSpace const space = program.operands[size_t(i)].space;
-    args.operands[i] = space == CF_TILE  ? matrix(operand, m, program.n, kSlotOperand, copies)
-                       : space == CF_ROW ? vector(operand, program.n, kSlotOperand, copies)
-                                         : vector(operand, m, kSlotOperand, copies);
-  }
-  for (int i = 0; i < outputs.count; ++i) {
-    void* data;
-    check(aoti_torch_get_data_ptr(outputs.tensors[i], &data), "data_ptr");
-    args.outputs[i] = {data, program.outputs[size_t(i)].space == CF_TILE ? program.n : 1};
-  }
+  args.batches = extent.batches;
+  args.a = factor_a(program, call.a, copies);
+  for (int p = 0; p < int(program.b.size()); ++p) args.b[p] = factor_b(program, checked.factor(p), copies);
+  for (size_t i = 0; i < program.operands.size(); ++i)
+    args.operands[i] = operand(program, extent, call.a, program.operands[i], checked.operand(i), copies);
+  for (size_t i = 0; i < program.outputs.size(); ++i) args.outputs[i] = outputs[i];
   for (int i = 0; i < program.scalars; ++i) args.scalars[i] = float(call.scalars[i]);
 
   int const device = call.a.device_index;
   Stream stream;
   check(cuda().current_stream(device, &stream), "current CUDA stream");
   bool const capturing = is_capturing(stream);
-  void* const workspace = workspace_for(kernel, m, device, stream, capturing);
+  void* const workspace = workspace_for(*kernel, extent, device, stream, capturing);
   int code;
   if (capturing) {
     RelaxedCapture relaxed;  // a first launch loads the kernel's code
-    code = kernel.launch(&args, workspace, stream);
+    code = kernel->launch(&args, workspace, stream);
   } else {
-    code = kernel.launch(&args, workspace, stream);
+    code = kernel->launch(&args, workspace, stream);
   }
-  if (code != 0) fail("LaunchError", kernel.name + ": " + describe(code));
+  if (code != 0) fail("LaunchError", kernel->name + ": " + describe(code));
 }
 
-StableIValue pack(AtenTensorHandle tensor) { return StableIValue(reinterpret_cast<uintptr_t>(tensor)); }
-
-StableIValue new_reference(AtenTensorHandle tensor) {
-  AtenTensorHandle reference;
-  check(aoti_torch_new_tensor_handle(tensor, &reference), "new_tensor_handle");
-  return pack(reference);
+Shape shape_of(View const& view) {
+  Shape shape;
+  for (int64_t i = 0; i < view.rank; ++i) {
+    shape.strides[i] = view.strides[i];
+    shape.append(view.sizes[i]);
+  }
+  return shape;
 }
 
-// comfuse::region_reference, which is implemented in Python: counts the fallback and evaluates the spec in
-// torch.
-void run_reference(Program const& program, Call const& call, Outputs& outputs) {
-  StringHandle spec;
-  StableListHandle operands, scalars;
-  check(torch_new_string_handle(call.spec.data(), call.spec.size(), &spec), "string");
-  check(torch_new_list_reserve_size(size_t(call.operand_count), &operands), "list");
-  for (int i = 0; i < call.operand_count; ++i)
-    check(torch_list_push_back(operands, new_reference(call.operands[i].handle)), "list");
-  check(torch_new_list_reserve_size(size_t(program.scalars), &scalars), "list");
-  for (int i = 0; i < program.scalars; ++i) {
-    StableIValue value;
-    static_assert(sizeof(value) == sizeof(double), "a float travels as its bits");
-    __builtin_memcpy(&value, &call.scalars[i], sizeof(value));
-    check(torch_list_push_back(scalars, value), "list");
+void check_memory(std::string const& name, View const& output, std::string const& other_name,
+                  View const& other) {
+  if (may_overlap(output, other))
+    fail("ArgumentError",
+         name + " is in memory that " + other_name + " is in too; allowed: memory of its own");
+}
+
+void check_outputs(Checked const& checked, View const* outputs, int count) {
+  auto const name = [](int i) { return "out[" + std::to_string(i) + "]"; };
+  Program const& program = checked.program;
+  check_count("out", count, int64_t(program.outputs.size()));
+  for (int i = 0; i < count; ++i) check_output(program, checked.call.a, i, outputs[i]);
+  for (int i = 0; i < count; ++i) {
+    View const& output = outputs[i];
+    if (may_overlap_itself(output))
+      fail("ArgumentError", name(i) + " is of strides " + tuple_text(output.strides, output.rank) +
+                                "; allowed: strides that give each element a place of its own");
+    check_memory(name(i), output, program.a.name, checked.call.a);
+    for (int p = 0; p < int(program.b.size()); ++p)
+      check_memory(name(i), output, program.b[size_t(p)].name, checked.factor(p));
+    for (size_t o = 0; o < program.operands.size(); ++o)
+      check_memory(name(i), output, program.operands[o].name, checked.operand(o));
+    for (int other = 0; other < i; ++other) check_memory(name(i), output, name(other), outputs[other]);
   }
-  StableIValue stack[] = {StableIValue(reinterpret_cast<uintptr_t>(spec)), new_reference(call.a.handle),
-                          new_reference(call.b.handle), StableIValue(reinterpret_cast<uintptr_t>(operands)),
-                          StableIValue(reinterpret_cast<uintptr_t>(scalars))};
-  // The dispatcher owns the stack from here on.
-  check(torch_call_dispatcher("comfuse::region_reference", "", stack, TORCH_ABI_VERSION),
-        "the reference failed");
-  auto const list = reinterpret_cast<StableListHandle>(uintptr_t(stack[0]));
-  for (size_t i = 0; i < program.outputs.size(); ++i) {
-    StableIValue item;
-    check(torch_list_get_item(list, i, &item), "list");
-    outputs.tensors[outputs.count++] = reinterpret_cast<AtenTensorHandle>(uintptr_t(item));
-  }
-  torch_delete_list(list);
 }
 
 }  // namespace
@@ -116,24 +134,36 @@ Outputs::~Outputs() {
   for (int i = 0; i < count; ++i) aoti_torch_delete_tensor_object(tensors[i]);
 }
 
-void run(Call& call, int required, Outputs& outputs) {
-  if (call.a.device_type != device_type())
-    fail("DeviceError", "a is on another device than the other tensors; allowed: one device for all tensors");
-  int64_t m = 1;
-  for (int64_t i = 0; i + 1 < call.a.rank; ++i) m *= call.a.sizes[i];
-
-  Found const found = find(call.spec, m, call.a.device_index);
-  Program const& program = *found.program;
-  check_counts(program, call, required);
-  check_a(program, call.a);
-  check_b(program, call.a, call.b);
-  for (int i = 0; i < call.operand_count; ++i) check_operand(program, call.a, m, i, call.operands[i]);
-  if (found.kernel == nullptr && m > 0) return run_reference(program, call, outputs);
+void run(Call const& call, int required, Outputs& outputs) {
+  Checked const checked = check_call(call, required);
+  if (checked.needs_reference()) return run_reference(checked.program, call, outputs);
 
   DeviceGuard guard(call.a.device_index);
-  for (Slot const& slot : program.outputs)
-    outputs.tensors[outputs.count++] = new_output(program, call.a, slot);
-  if (m > 0) launch(program, *found.kernel, call, m, outputs);
+  CfTensor stored[CF_MAX_OUTPUTS];
+  for (Slot const& slot : checked.program.outputs) {
+    Shape shape = output_shape(checked.program, slot, call.a);
+    shape.make_contiguous();
+    int const i = outputs.count;
+    outputs.tensors[i] = empty(shape, torch_dtype(slot.dtype), call.a);
+    ++outputs.count;
+    if (checked.kernel != nullptr)
+      stored[i] = output(checked.program, checked.extent, i, shape, data_of(outputs.tensors[i]));
+  }
+  if (checked.kernel != nullptr) launch(checked, stored);
+}
+
+void run_into(Call const& call, View const* outputs, int count) {
+  Checked const checked = check_call(call, -1);
+  check_outputs(checked, outputs, count);
+  CfTensor stored[CF_MAX_OUTPUTS];
+  for (int i = 0; i < count && !checked.extent.empty(); ++i)
+    stored[i] = output(checked.program, checked.extent, i, shape_of(outputs[i]), outputs[i].data);
+  DeviceGuard guard(call.a.device_index);
+  if (checked.kernel != nullptr) return launch(checked, stored);
+  if (!checked.needs_reference()) return;
+  Outputs computed;
+  run_reference(checked.program, call, computed);
+  for (int i = 0; i < count; ++i) check(aoti_torch_copy_(outputs[i].handle, computed.tensors[i], 0), "copy_");
 }
 
 }  // namespace comfuse::binding

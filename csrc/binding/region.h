@@ -6,31 +6,39 @@
 
 #include <string_view>
 
-#include "tensors.h"
+#include "view.h"
 
 namespace comfuse::binding {
+
+// The operands of a call: the second product's B first, if there is one, then those of the spec.
+constexpr int kMaxTensors = CF_MAX_OPERANDS + CF_MAX_PRODUCTS - 1;
 
 struct Call {
   std::string_view spec;
   View a, b;
   int operand_count = 0;
   int scalar_count = 0;
-  View operands[CF_MAX_OPERANDS];
+  View operands[kMaxTensors];
   double scalars[CF_MAX_SCALARS];
 };
 
+// New tensors, which belong to this until they are taken.
 struct Outputs {
   int count = 0;
   AtenTensorHandle tensors[CF_MAX_OUTPUTS];
 
   Outputs() = default;
-  ~Outputs();  // releases what was not handed over
+  ~Outputs();
   Outputs(Outputs const&) = delete;
   Outputs& operator=(Outputs const&) = delete;
 };
 
-// Fills `outputs` with new tensors, on the current stream of a's device.  `required` is the number of outputs
-// that the caller can return, or -1.  Throws typed messages (errors.h).
-void run(Call& call, int required, Outputs& outputs);
+// Both run on the current stream of a's device and throw typed messages (errors.h).
+
+// Fills `outputs` with new tensors.  `required` is the number of outputs that the caller can return, or -1.
+void run(Call const& call, int required, Outputs& outputs);
+
+// Writes to the caller's tensors.
+void run_into(Call const& call, View const* outputs, int count);
 
 }  // namespace comfuse::binding

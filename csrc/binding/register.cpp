@@ -3,6 +3,8 @@
 #include <torch/csrc/stable/library.h>
 
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "errors.h"
 #include "region.h"
@@ -27,8 +29,7 @@ class Arguments {
   Arguments() = default;
   ~Arguments() {
     if (string_ != nullptr) torch_delete_string(string_);
-    for (auto list : lists_)
-      if (list != nullptr) torch_delete_list(list);
+    for (int i = 0; i < list_count_; ++i) torch_delete_list(lists_[i]);
   }
   Arguments(Arguments const&) = delete;
   Arguments& operator=(Arguments const&) = delete;
@@ -43,15 +44,18 @@ class Arguments {
   }
   void own(StableIValue value) { tensors_.take(unpack<AtenTensorHandle>(value)); }
   View tensor(StableIValue value) { return View(unpack<AtenTensorHandle>(value)); }
-  StableListHandle list(int index, StableIValue value) {
-    return lists_[index] = unpack<StableListHandle>(value);
+  StableListHandle list(StableIValue value) {
+    return lists_[list_count_++] = unpack<StableListHandle>(value);
   }
 
  private:
   StringHandle string_ = nullptr;
-  StableListHandle lists_[2] = {};
+  StableListHandle lists_[3];
+  int list_count_ = 0;
   Owned tensors_;
 };
+
+StableIValue pack(void* handle) { return StableIValue(reinterpret_cast<uintptr_t>(handle)); }
 
 int size_of(StableListHandle list, int most, char const* what) {
   size_t size;
@@ -62,44 +66,64 @@ int size_of(StableListHandle list, int most, char const* what) {
   return int(size);
 }
 
+StableIValue item_of(StableListHandle list, int index) {
+  StableIValue item;
+  check(torch_list_get_item(list, size_t(index), &item), "list");
+  return item;
+}
+
+int unpack_tensors(Arguments& arguments, StableListHandle list, int most, char const* what, View* views) {
+  int const count = size_of(list, most, what);
+  for (int i = 0; i < count; ++i) {
+    StableIValue const item = item_of(list, i);
+    arguments.own(item);
+    views[i] = arguments.tensor(item);
+  }
+  return count;
+}
+
+// str spec, Tensor a, Tensor b, Tensor[] operands, float[] scalars
+void unpack_call(Arguments& arguments, StableIValue const* stack, Call& call) {
+  call.spec = arguments.string(stack[0]);
+  arguments.own(stack[1]);
+  arguments.own(stack[2]);
+  StableListHandle const operands = arguments.list(stack[3]), scalars = arguments.list(stack[4]);
+  call.a = arguments.tensor(stack[1]);
+  call.b = arguments.tensor(stack[2]);
+  call.operand_count = unpack_tensors(arguments, operands, kMaxTensors, "operands", call.operands);
+  call.scalar_count = size_of(scalars, CF_MAX_SCALARS, "scalars");
+  for (int i = 0; i < call.scalar_count; ++i) call.scalars[i] = unpack_double(item_of(scalars, i));
+}
+
 // region(str spec, Tensor a, Tensor b, Tensor[] operands, float[] scalars) -> Tensor[]
 void region(StableIValue* stack, uint64_t, uint64_t) {
   Arguments arguments;
   Call call;
-  call.spec = arguments.string(stack[0]);
-  arguments.own(stack[1]);
-  arguments.own(stack[2]);
-  StableListHandle const operands = arguments.list(0, stack[3]), scalars = arguments.list(1, stack[4]);
-  call.a = arguments.tensor(stack[1]);
-  call.b = arguments.tensor(stack[2]);
-  call.operand_count = size_of(operands, CF_MAX_OPERANDS, "operands");
-  for (int i = 0; i < call.operand_count; ++i) {
-    StableIValue item;
-    check(torch_list_get_item(operands, size_t(i), &item), "list");
-    arguments.own(item);
-    call.operands[i] = arguments.tensor(item);
-  }
-  call.scalar_count = size_of(scalars, CF_MAX_SCALARS, "scalars");
-  for (int i = 0; i < call.scalar_count; ++i) {
-    StableIValue item;
-    check(torch_list_get_item(scalars, size_t(i), &item), "list");
-    call.scalars[i] = unpack_double(item);
-  }
+  unpack_call(arguments, stack, call);
   Outputs outputs;
   run(call, -1, outputs);
   StableListHandle result;
   check(torch_new_list_reserve_size(size_t(outputs.count), &result), "list");
   int const count = outputs.count;
   outputs.count = 0;  // push_back takes each tensor over
-  for (int i = 0; i < count; ++i)
-    check(torch_list_push_back(result, StableIValue(reinterpret_cast<uintptr_t>(outputs.tensors[i]))),
-          "list");
-  stack[0] = StableIValue(reinterpret_cast<uintptr_t>(result));
+  for (int i = 0; i < count; ++i) check(torch_list_push_back(result, pack(outputs.tensors[i])), "list");
+  stack[0] = pack(result);
 }
 
-// region_1.t<N>(str spec, Tensor a, Tensor b, Tensor t0, ..., float s0=0, float s1=0) -> Tensor
-template <int N>
-void region_1(StableIValue* stack, uint64_t, uint64_t) {
+// region_out(str spec, Tensor a, Tensor b, Tensor[] operands, float[] scalars, Tensor(a!)[] out) -> ()
+void region_out(StableIValue* stack, uint64_t, uint64_t) {
+  Arguments arguments;
+  Call call;
+  unpack_call(arguments, stack, call);
+  View outputs[CF_MAX_OUTPUTS];
+  int const count = unpack_tensors(arguments, arguments.list(stack[5]), CF_MAX_OUTPUTS, "out", outputs);
+  run_into(call, outputs, count);
+}
+
+// region_<Count>.t<N>(str spec, Tensor a, Tensor b, Tensor t0, ..., float s0=0, float s1=0) -> Tensor, or
+// (Tensor, ...)
+template <int Count, int N>
+void region_fixed(StableIValue* stack, uint64_t, uint64_t) {
   Arguments arguments;
   Call call;
   call.spec = arguments.string(stack[0]);
@@ -111,9 +135,17 @@ void region_1(StableIValue* stack, uint64_t, uint64_t) {
   call.scalar_count = 2;
   for (int i = 0; i < 2; ++i) call.scalars[i] = unpack_double(stack[3 + N + i]);
   Outputs outputs;
-  run(call, 1, outputs);
+  run(call, Count, outputs);
   outputs.count = 0;
-  stack[0] = StableIValue(reinterpret_cast<uintptr_t>(outputs.tensors[0]));
+  for (int i = 0; i < Count; ++i) stack[i] = pack(outputs.tensors[i]);
+}
+
+template <int Count, class Library, int... N>
+void register_fixed(Library& library, std::integer_sequence<int, N...>) {
+  auto const name = [](int operands) {
+    return "region_" + std::to_string(Count) + ".t" + std::to_string(operands);
+  };
+  (library.impl(name(N).c_str(), &region_fixed<Count, N>), ...);
 }
 
 }  // namespace
@@ -125,14 +157,11 @@ void region_1(StableIValue* stack, uint64_t, uint64_t) {
 #endif
 
 STABLE_TORCH_LIBRARY_IMPL(COMFUSE_NAMESPACE, COMFUSE_DISPATCH_KEY, m) {
+  using Arities = std::make_integer_sequence<int, 7>;  // MAX_FIXED of comfuse/ops/schema.py
   m.impl("region", &region);
-  m.impl("region_1.t0", &region_1<0>);
-  m.impl("region_1.t1", &region_1<1>);
-  m.impl("region_1.t2", &region_1<2>);
-  m.impl("region_1.t3", &region_1<3>);
-  m.impl("region_1.t4", &region_1<4>);
-  m.impl("region_1.t5", &region_1<5>);
-  m.impl("region_1.t6", &region_1<6>);
+  m.impl("region_out", &region_out);
+  register_fixed<1>(m, Arities{});
+  register_fixed<2>(m, Arities{});
 }
 
 }  // namespace comfuse::binding

@@ -18,16 +18,19 @@ struct Key {
   Kernel const* kernel;
   int device;
   Stream stream;
-  int64_t bytes;  // grows with the number of row blocks, so it stands for it
+  int64_t row_blocks;  // of all batches
+  int64_t bytes;
   bool operator==(Key const& other) const {
-    return kernel == other.kernel && device == other.device && stream == other.stream && bytes == other.bytes;
+    return kernel == other.kernel && device == other.device && stream == other.stream &&
+           row_blocks == other.row_blocks && bytes == other.bytes;
   }
 };
 
 struct KeyHash {
   size_t operator()(Key const& key) const {
     size_t h = reinterpret_cast<size_t>(key.kernel);
-    for (size_t part : {size_t(key.device), reinterpret_cast<size_t>(key.stream), size_t(key.bytes)})
+    for (size_t part : {size_t(key.device), reinterpret_cast<size_t>(key.stream), size_t(key.row_blocks),
+                        size_t(key.bytes)})
       h = (h ^ part) * 0x9e3779b97f4a7c15u, h ^= h >> 32;
     return h;
   }
@@ -163,11 +166,11 @@ bool is_capturing(Stream stream) {
   return status == kCapturing;
 }
 
-void* workspace_for(Kernel const& kernel, int64_t m, int device, Stream stream, bool capturing) {
-  int64_t const bytes = kernel.workspace(m);
+void* workspace_for(Kernel const& kernel, Extent const& extent, int device, Stream stream, bool capturing) {
+  int64_t const bytes = kernel.workspace(extent.m, extent.batches);
   if (bytes == 0) return nullptr;
   return capturing ? graph_workspace(device, stream, bytes)
-                   : stream_workspace({&kernel, device, stream, bytes});
+                   : stream_workspace({&kernel, device, stream, extent.batches * extent.row_blocks(), bytes});
 }
 
 }  // namespace comfuse::binding

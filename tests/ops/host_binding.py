@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +22,10 @@ from comfuse.build.toolkit import BINDING_DIR
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import abi
 from comfuse.ops import native, programs, schema
+from comfuse.ops.facts import facts
 
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(abi.Args), ctypes.c_void_p, ctypes.c_void_p)
-WORKSPACE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+WORKSPACE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 RESOLVER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
 
 _NAMES = itertools.count()
@@ -59,21 +61,20 @@ class Host:
     library: ctypes.CDLL
     launched: list[Launched] = field(default_factory=list)
     keep: list[object] = field(default_factory=list)
-    resolve: Callable[[str, int], int | str] = lambda spec, m: 1
+    resolve: Callable[[str, int], int | str] = lambda spec, rows: 1
 
     @classmethod
     def load(cls, path: Path) -> Host:
         torch_library = torch.library.Library("comfuse_host", "FRAGMENT")
-        torch_library.define("region" + schema._GENERAL)
-        for count in range(schema.MAX_FIXED + 1):
-            torch_library.define(f"region_1.t{count}" + schema._fixed(count))
+        for name, arguments in schema.schemas().items():
+            torch_library.define(name + arguments)
         library = ctypes.CDLL(str(path))
         native._declare(library)
         host = cls(library, keep=[torch_library])
 
         @RESOLVER
-        def resolve(spec: int, length: int, m: int, device: int) -> int:
-            answer = host.resolve(ctypes.string_at(spec, length).decode(), m)
+        def resolve(spec: int, length: int, rows: int, device: int) -> int:
+            answer = host.resolve(ctypes.string_at(spec, length).decode(), rows)
             if isinstance(answer, int):
                 return answer
             library.comfuse_set_error(answer.encode())
@@ -84,12 +85,16 @@ class Host:
         library.fake_set_stream.argtypes = (ctypes.c_void_p,)
         return host
 
+    def register_program(self, spec: FusedSpec) -> None:
+        text, known = spec.text().encode(), facts(programs.parse(spec.text()))
+        self.library.comfuse_register_program(text, len(text), ctypes.byref(known))
+
     def register(
         self,
         spec: FusedSpec,
         *,
-        min_m: int = 1,
-        max_m: int = 2**31 - 1,
+        min_rows: int = 1,
+        max_rows: int = 2**31 - 1,
         workspace: int = 0,
         code: int = 0,
         run: Callable[[abi.Args], None] | None = None,
@@ -107,27 +112,36 @@ class Host:
             return code
 
         @WORKSPACE
-        def size(m: int) -> int:
-            return -(-m // 128) * workspace
+        def size(m: int, batches: int) -> int:
+            return batches * -(-m // 128) * workspace
 
         self.keep += [launch, size]
-        facts = programs.facts(programs.parse(spec.text()))
-        self.library.comfuse_register_program(text, len(text), ctypes.byref(facts))
+        self.register_program(spec)
         addresses = [ctypes.cast(function, ctypes.c_void_p) for function in (launch, size)]
         assert not self.library.comfuse_register_kernel(
-            text, len(text), min_m, max_m, name.encode(), *addresses
+            text, len(text), min_rows, max_rows, name.encode(), *addresses
         )
         return name
 
     def call(
-        self, spec: FusedSpec, a: Tensor, b: Tensor, operands: tuple[Tensor, ...] = (), *scalars: float
-    ) -> Tensor:
-        op = getattr(torch.ops.comfuse_host.region_1, f"t{len(operands)}")
-        return op(spec.text(), a, b, *operands, *scalars)
+        self, spec: FusedSpec, a: Tensor, b: Tensor, operands: Sequence[Tensor] = (), *scalars: float
+    ) -> Any:
+        """The outputs; one alone where there is one."""
+        forms = getattr(torch.ops.comfuse_host, f"region_{len(spec.outputs)}")
+        return getattr(forms, f"t{len(operands)}")(spec.text(), a, b, *operands, *scalars)
 
+    def call_into(
+        self,
+        spec: FusedSpec,
+        a: Tensor,
+        b: Tensor,
+        operands: Sequence[Tensor],
+        out: Sequence[Tensor],
+        scalars: Sequence[float] = (),
+    ) -> None:
+        torch.ops.comfuse_host.region_out(spec.text(), a, b, list(operands), list(scalars), list(out))
 
-def view(memory: abi.Tensor, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
-    """The (rows, columns) tensor at an address of the host; rows are ``memory.stride`` elements apart."""
-    count = (rows - 1) * memory.stride + columns
-    raw = (ctypes.c_char * (count * dtype.itemsize)).from_address(memory.data)
-    return torch.frombuffer(raw, dtype=dtype).as_strided((rows, columns), (memory.stride, 1))
+    @property
+    def copies(self) -> list[int]:
+        """Copies of a, of a b, of an operand."""
+        return [self.library.comfuse_copies(slot) for slot in range(3)]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import pytest
 import torch
 from torch import Tensor
 
+from comfuse import fallbacks
 from comfuse.generator import catalog
-from comfuse.generator.spec import DType, FusedSpec
+from comfuse.generator.builder import SpecBuilder
+from comfuse.generator.spec import DType, FusedSpec, Space
 from comfuse.library import abi
-from tests.ops.host_binding import Host, view
+from tests.ops.emulated import emulate
+from tests.ops.host_binding import Host
 
 BF16 = DType.BF16
 K = 32
@@ -35,30 +39,13 @@ def tensors(spec: FusedSpec, *lead: int) -> tuple[Tensor, Tensor, Tensor, Tensor
     )
 
 
-def add_everything(spec: FusedSpec) -> Callable[[abi.Args], None]:
-    """What a kernel for ``linear`` has to do with its arguments."""
-
-    def run(args: abi.Args) -> None:
-        m, n = args.m, spec.n
-        a, b = view(args.a, m, args.k, torch.bfloat16), view(args.b, n, args.k, torch.bfloat16)
-        bias = view(args.operands[0], n, 1, torch.bfloat16).reshape(n)
-        residual = view(args.operands[1], m, n, torch.float32)
-        view(args.outputs[0], m, n, torch.bfloat16).copy_(a.float() @ b.float().t() + bias.float() + residual)
-
-    return run
-
-
 def expected(a: Tensor, b: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
     return (a.float() @ b.float().t() + bias.float() + residual.reshape(*a.shape[:-1], -1)).to(torch.bfloat16)
 
 
-def copies(host: Host) -> list[int]:
-    return [host.library.comfuse_copies(slot) for slot in range(3)]
-
-
 def test_arguments_reach_the_kernel(host: Host) -> None:
     spec = linear()
-    host.register(spec, run=add_everything(spec))
+    host.register(spec, run=emulate(spec))
     a, b, bias, residual = tensors(spec, 5)
     y = host.call(spec, a, b, (bias, residual))
     assert y.shape == (5, spec.n)
@@ -68,28 +55,28 @@ def test_arguments_reach_the_kernel(host: Host) -> None:
     assert (launch.args.abi_version, launch.args.m, launch.args.k) == (abi.ABI_VERSION, 5, K)
     assert launch.workspace is None
     assert launch.stream == 0x10
-    assert copies(host) == [0, 0, 0]
+    assert host.copies == [0, 0, 0]
 
 
 @pytest.mark.parametrize("lead", [(), (1,), (7,), (2, 3), (2, 1, 3), (1, 1, 1, 5)])
 def test_leading_shapes(host: Host, lead: tuple[int, ...]) -> None:
     spec = linear()
-    host.register(spec, run=add_everything(spec))
+    host.register(spec, run=emulate(spec))
     a, b, bias, residual = tensors(spec, *lead)
     y = host.call(spec, a, b, (bias, residual))
     torch.testing.assert_close(y, expected(a, b, bias, residual), rtol=0, atol=0)
-    assert copies(host) == [0, 0, 0]
+    assert host.copies == [0, 0, 0]
 
 
 def test_rows_with_a_stride_are_not_copied(host: Host) -> None:
     spec = linear()
-    host.register(spec, run=add_everything(spec))
+    host.register(spec, run=emulate(spec))
     a, b, bias, residual = tensors(spec, 4, 6)
     wide = torch.zeros(4, 6, K + 16, dtype=a.dtype)
     wide[..., 8 : K + 8] = a
     y = host.call(spec, wide[..., 8 : K + 8], b, (bias, residual))
     torch.testing.assert_close(y, expected(a, b, bias, residual), rtol=0, atol=0)
-    assert copies(host) == [0, 0, 0]
+    assert host.copies == [0, 0, 0]
     assert host.launched[0].args.a.stride == K + 16
 
 
@@ -109,21 +96,21 @@ def test_rows_with_a_stride_are_not_copied(host: Host) -> None:
 )
 def test_what_cannot_be_read_in_place_is_copied(host: Host, make: Callable[[Tensor], Tensor]) -> None:
     spec = linear()
-    host.register(spec, run=add_everything(spec))
+    host.register(spec, run=emulate(spec))
     a, b, bias, residual = tensors(spec, 4, 6)
     a = make(a)
     y = host.call(spec, a, b, (bias, residual))
     torch.testing.assert_close(y, expected(a, b, bias, residual), rtol=0, atol=0)
-    assert copies(host) == [1, 0, 0]
+    assert host.copies == [1, 0, 0]
 
 
 def test_weights_and_tiles_are_copied_too(host: Host) -> None:
     spec = linear()
-    host.register(spec, run=add_everything(spec))
+    host.register(spec, run=emulate(spec))
     a, b, bias, residual = tensors(spec, 6)
     y = host.call(spec, a, b.t().contiguous().t(), (bias, residual.t().contiguous().t()))
     torch.testing.assert_close(y, expected(a, b, bias, residual), rtol=0, atol=0)
-    assert copies(host) == [0, 1, 1]
+    assert host.copies == [0, 1, 1]
 
 
 def test_vectors_may_have_any_stride(host: Host) -> None:
@@ -139,21 +126,18 @@ def test_vectors_may_have_any_stride(host: Host) -> None:
         host.call(spec, a, b, (vector, residual))
         assert host.launched[-1].args.operands[0].stride == stride
         assert host.launched[-1].args.operands[0].data == vector.data_ptr()
-    assert copies(host) == [0, 0, 0]
+    assert host.copies == [0, 0, 0]
 
 
 def test_a_tile_may_be_flat(host: Host) -> None:
     spec = linear()
-    host.register(spec, run=add_everything(spec))
+    host.register(spec, run=emulate(spec))
     a, b, bias, residual = tensors(spec, 2, 3)
     y = host.call(spec, a, b, (bias, residual.view(6, spec.n)))
     torch.testing.assert_close(y, expected(a, b, bias, residual), rtol=0, atol=0)
 
 
 def test_scalars_and_columns(host: Host) -> None:
-    from comfuse.generator.builder import SpecBuilder
-    from comfuse.generator.spec import Space
-
     n = next(_SIZES)
     b = SpecBuilder(n, K, BF16)
     scaled = b.op("mul", b.op("mul", b.gemm(), b.load("scale", Space.COLUMN)), b.load("alpha", Space.SCALAR))
@@ -178,43 +162,97 @@ def test_no_rows_launch_nothing(host: Host) -> None:
     spec = linear()
     asked = []
 
-    def resolve(text: str, m: int) -> int:
-        asked.append(m)
-        host.register(spec)
+    def resolve(text: str, rows: int) -> int:
+        asked.append(rows)
+        host.register_program(spec)
         return 0
 
     host.resolve = resolve
     a, b, bias, residual = tensors(spec, 0)
     assert host.call(spec, a, b, (bias, residual)).shape == (0, spec.n)
-    assert asked == [0]
+    assert asked == [0]  # for the program alone
     a, b, bias, residual = tensors(spec, 2, 0, 3)
     assert host.call(spec, a, b, (bias, residual)).shape == (2, 0, 3, spec.n)
     assert not host.launched
+    assert asked == [0]
 
 
 def test_the_resolver_is_asked_once_a_class(host: Host) -> None:
     spec = linear()
     asked = []
 
-    def resolve(text: str, m: int) -> int:
+    def resolve(text: str, rows: int) -> int:
         assert text == spec.text()
-        asked.append(m)
-        host.register(spec, min_m=1 if m <= 128 else 129, max_m=128 if m <= 128 else 10**6)
+        asked.append(rows)
+        host.register_program(spec)
+        if rows > 128:
+            host.register(spec, min_rows=129)
+        elif rows > 0:
+            host.register(spec, max_rows=128)
         return 0
 
     host.resolve = resolve
     for m in (4, 128, 300, 129, 5):
         a, b, bias, residual = tensors(spec, m)
         host.call(spec, a, b, (bias, residual))
-    assert asked == [4, 300]
+    assert asked == [0, 4, 300]
     assert len({launch.name for launch in host.launched}) == 2
 
 
-def test_a_resolver_may_choose_the_reference(host: Host) -> None:
-    from comfuse import fallbacks
+def launched_by(host: Host, spec: FusedSpec, m: int = 5) -> str:
+    a, b, bias, residual = tensors(spec, m)
+    host.call(spec, a, b, (bias, residual))
+    return host.launched[-1].name
 
+
+def test_a_kernel_that_is_registered_later_takes_over(host: Host) -> None:
     spec = linear()
-    host.register(spec, min_m=1000)
+    first = host.register(spec)
+    assert [launched_by(host, spec) for _ in range(2)] == [first] * 2
+    second = host.register(spec, max_rows=64)
+    assert [launched_by(host, spec) for _ in range(2)] == [second] * 2
+    assert launched_by(host, spec, 65) == first
+    assert launched_by(host, spec) == second
+
+
+def test_many_specs_in_turn(host: Host) -> None:
+    """More than a thread remembers, some of which look alike."""
+    specs = [linear() for _ in range(40)]
+    names = [host.register(spec) for spec in specs]
+    for _ in range(3):
+        assert [launched_by(host, spec) for spec in specs] == names
+
+
+def test_many_threads(host: Host) -> None:
+    specs = [linear() for _ in range(8)]
+    for spec in specs:
+        host.register(spec, run=emulate(spec))
+
+    def work(spec: FusedSpec) -> None:
+        a, b, bias, residual = tensors(spec, 3)
+        wanted = expected(a, b, bias, residual)
+        for _ in range(50):
+            assert torch.equal(host.call(spec, a, b, (bias, residual)), wanted)
+
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(work, spec) for spec in specs * 2]:
+            future.result()
+
+
+def test_too_many_rows(host: Host) -> None:
+    spec = linear()
+    host.register(spec)
+    _, b, bias, residual = tensors(spec, 1)
+    a = torch.zeros(1, K, dtype=torch.bfloat16).expand(2**31, K)
+    with pytest.raises(
+        RuntimeError, match=r"a is of shape \(2147483648, 32\); allowed: at most 2147483647 rows in all"
+    ):
+        host.call(spec, a, b, (bias, residual))
+
+
+def test_a_resolver_may_choose_the_reference(host: Host) -> None:
+    spec = linear()
+    host.register(spec, min_rows=1000)
     a, b, bias, residual = tensors(spec, 5)
     y = host.call(spec, a, b, (bias, residual))
     torch.testing.assert_close(y, expected(a, b, bias, residual), rtol=0, atol=1e-2)
@@ -243,12 +281,15 @@ def test_the_resolver_s_error_is_raised(host: Host) -> None:
     "change, message",
     [
         (lambda t: {"a": t["a"][..., :-8]}, r"\[ShapeError\] a is of shape \(6, 24\)"),
-        (lambda t: {"a": t["a"].half()}, r"\[DTypeError\] a is of another dtype"),
+        (lambda t: {"a": t["a"].half()}, r"\[DTypeError\] a is torch\.\w+; allowed: torch\.bfloat16"),
         (lambda t: {"b": t["b"][:-1]}, r"\[ShapeError\] b is of shape"),
-        (lambda t: {"b": t["b"][0]}, r"\[ShapeError\] b is of shape \(32\)"),
-        (lambda t: {"b": t["b"].float()}, r"\[DTypeError\] b is of another dtype"),
+        (lambda t: {"b": t["b"][0]}, r"\[ShapeError\] b is of shape \(32,\)"),
+        (lambda t: {"b": t["b"].float()}, r"\[DTypeError\] b is torch\.\w+; allowed: torch\.bfloat16"),
         (lambda t: {"bias": t["bias"][:-1]}, r"\[ShapeError\] bias is of shape"),
-        (lambda t: {"bias": t["bias"].double()}, r"\[DTypeError\] bias is of another dtype"),
+        (
+            lambda t: {"bias": t["bias"].double()},
+            r"\[DTypeError\] bias is torch\.\w+; allowed: torch\.bfloat16",
+        ),
         (lambda t: {"residual": t["residual"][:-1]}, r"\[ShapeError\] residual is of shape"),
         (lambda t: {"residual": t["residual"].t()}, r"\[ShapeError\] residual is of shape"),
         (lambda t: {"residual": t["residual"].view(2, 3, -1)[:, :2]}, r"\[ShapeError\] residual is of shape"),
@@ -272,10 +313,9 @@ def test_counts_are_checked(host: Host) -> None:
     a, b, bias, _ = tensors(spec, 6)
     with pytest.raises(RuntimeError, match=r"\[ArgumentError\] operands is a list of 1; allowed: 2"):
         host.call(spec, a, b, (bias,))
-    with pytest.raises(
-        RuntimeError, match=r"\[ArgumentError\] operands is a list of 17; allowed: at most 16"
-    ):
-        torch.ops.comfuse_host.region(spec.text(), a, b, [bias] * 17, [])
+    for number, allowed in ((17, "2"), (18, "at most 17")):  # 16 and the second product's B
+        with pytest.raises(RuntimeError, match=rf"operands is a list of {number}; allowed: {allowed}"):
+            torch.ops.comfuse_host.region(spec.text(), a, b, [bias] * number, [])
 
 
 @pytest.mark.parametrize(
@@ -288,61 +328,3 @@ def test_a_failed_launch_says_why(host: Host, code: int, message: str) -> None:
     a, b, bias, residual = tensors(spec, 6)
     with pytest.raises(RuntimeError, match=rf"\[LaunchError\] {name}: .*{message}"):
         host.call(spec, a, b, (bias, residual))
-
-
-class TestWorkspaces:
-    def launches(self, host: Host, spec: FusedSpec, rows: list[int]) -> list[int | None]:
-        host.launched.clear()
-        for m in rows:
-            a, b, bias, residual = tensors(spec, m)
-            host.call(spec, a, b, (bias, residual))
-        return [launch.workspace for launch in host.launched]
-
-    def test_kept_by_kernel_stream_and_row_blocks(self, host: Host) -> None:
-        spec = linear()
-        host.register(spec, workspace=64)
-        first, second, third, fourth = self.launches(host, spec, [256, 128, 256, 200])
-        assert first == third == fourth != second
-        host.library.fake_set_stream(0x30)
-        (other,) = self.launches(host, spec, [256])
-        assert other not in (first, second)
-        host.library.fake_set_stream(0x10)
-        assert self.launches(host, spec, [256]) == [first]
-        another = linear()
-        host.register(another, workspace=64)
-        assert self.launches(host, another, [256]) != [first]
-
-    def test_zeroed_when_made(self, host: Host) -> None:
-        import ctypes
-
-        spec = linear()
-        host.register(spec, workspace=4096)
-        (workspace,) = self.launches(host, spec, [128])
-        assert workspace is not None
-        assert ctypes.string_at(workspace, 4096) == bytes(4096)
-
-    def test_the_oldest_go_when_there_are_too_many(self, host: Host) -> None:
-        spec = linear()
-        host.register(spec, workspace=100 << 20)
-        self.launches(host, spec, [128])
-        self.launches(host, spec, [256])  # 300 MiB in all: the first is released
-        assert len(set(self.launches(host, spec, [256, 256]))) == 1
-
-    def test_a_captured_launch_owns_its_workspace(self, host: Host) -> None:
-        spec = linear()
-        host.register(spec, workspace=64)
-        (eager,) = self.launches(host, spec, [128])
-        host.library.fake_set_capturing(1)
-        captured = self.launches(host, spec, [128, 128])
-        assert len({eager, *captured}) == 3
-        host.library.fake_set_capturing(0)
-        assert self.launches(host, spec, [128]) == [eager]
-        assert host.library.fake_relaxed_depth() == 0
-        # The end of the graph makes its buffers free for another one, of the same size.
-        host.library.fake_destroy_graphs()
-        allocations = host.library.fake_allocations()
-        host.library.fake_set_capturing(1)
-        assert set(self.launches(host, spec, [128, 128])) == set(captured)
-        assert host.library.fake_allocations() == allocations
-        self.launches(host, spec, [128])
-        assert host.library.fake_allocations() == allocations + 1

@@ -24,10 +24,11 @@ from comfuse.errors import (
 )
 from comfuse.generator import catalog
 from comfuse.generator.spec import DType
-from comfuse.ops import native, resolver
+from comfuse.ops import native, programs, resolver
+from comfuse.ops.facts import facts
 
 SPEC = catalog.layernorm(1024, 1024, DType.BF16).text()
-ODD = catalog.layernorm(1023, 1024, DType.BF16).text()
+ODD = catalog.layernorm(1024, 1023, DType.BF16).text()
 
 
 class World:
@@ -86,7 +87,7 @@ def test_what_cannot_be_planned_runs_the_reference(world: World) -> None:
     assert resolver.resolve(ODD, 64, 0) == 1
     assert not world.built
     (refusal,) = {reason for reason, _ in resolver._REFUSED.values()}
-    assert "N = 1023 must be a multiple of 8" in refusal
+    assert "K = 1023 must be a multiple of 8" in refusal
 
 
 def test_another_gpu_runs_the_reference(world: World) -> None:
@@ -153,9 +154,7 @@ def test_malformed_specs(world: World) -> None:
     text = SPEC.replace("gemm", "nonsense")
 
     def register(spec: str) -> None:
-        from comfuse.ops import programs
-
-        programs.facts(programs.parse(spec))
+        facts(programs.parse(spec))
 
     native.register_program = register  # type: ignore[assignment]  # undone by the fixture's monkeypatch
     answer = resolver.resolve(text, 64, 0)

@@ -12,21 +12,23 @@ from comfuse import fallbacks, ops, reference
 from comfuse.errors import ArgumentError, DTypeError, ShapeError, SpecError
 from comfuse.generator import catalog
 from comfuse.generator.builder import SpecBuilder
-from comfuse.generator.spec import DType, FusedSpec, Space
+from comfuse.generator.spec import DType, FusedSpec, Major, Space
 from comfuse.ops.schema import FIXED, GENERAL, MAX_FIXED
 
 BF16 = DType.BF16
 N, K = 24, 16
 
 
-def sum_of(count: int) -> FusedSpec:
-    """A program with so many tensor operands, one output and one scalar."""
+def sum_of(count: int, outputs: int = 1) -> FusedSpec:
+    """A program with so many tensor operands and outputs, and one scalar."""
     b = SpecBuilder(N, K, BF16)
     y = b.op("mul", b.gemm(), b.load("scale", Space.SCALAR))
     for i in range(count):
         space = (Space.TILE, Space.ROW, Space.COLUMN)[i % 3]
         y = b.op("add", y, b.load(f"t{i}", space, BF16 if i % 2 else DType.FP32))
     b.output("y", y, BF16)
+    for _ in range(outputs - 1):
+        b.output("total", b.op("row_sum", y), DType.FP32)
     return b.spec()
 
 
@@ -48,10 +50,18 @@ def tensors(spec: FusedSpec, *lead: int) -> list[torch.Tensor]:
     return made
 
 
+@pytest.mark.parametrize("outputs", FIXED)
 @pytest.mark.parametrize("count", range(MAX_FIXED + 1))
-def test_opcheck_of_the_fixed_forms(count: int) -> None:
-    spec = sum_of(count)
-    torch.library.opcheck(FIXED[count], (spec.text(), *tensors(spec, 2, 3), 0.5))
+def test_opcheck_of_the_fixed_forms(count: int, outputs: int) -> None:
+    spec = sum_of(count, outputs)
+    torch.library.opcheck(FIXED[outputs][count], (spec.text(), *tensors(spec, 2, 3), 0.5))
+
+
+@pytest.mark.parametrize("outputs", FIXED)
+def test_the_fixed_forms_have_a_number_of_outputs(outputs: int) -> None:
+    spec = sum_of(1, 3 - outputs)
+    with pytest.raises(ArgumentError, match=f"outputs is a list of {outputs}; allowed: {3 - outputs}"):
+        FIXED[outputs][1](spec.text(), *tensors(spec, 4), 0.5)
 
 
 @pytest.mark.parametrize("lead", [(4,), (2, 3), ()])
@@ -59,6 +69,51 @@ def test_opcheck_of_the_general_form(lead: tuple[int, ...]) -> None:
     for spec, scalars in ((sum_of(3), [2.0]), (two_outputs(), [])):
         a, b, *operands = tensors(spec, *lead)
         torch.library.opcheck(GENERAL, (spec.text(), a, b, operands, scalars))
+
+
+def every_output(*, batched: bool = False) -> FusedSpec:
+    """Two products, a strided operand, outputs of every space and dtype."""
+    b = SpecBuilder(64, K, BF16, products=2, batched=batched, group=32)
+    y = b.op("mul", b.gemm(0), b.op("sigmoid", b.gemm(1)))
+    y = b.op("add", y, b.load("t", Space.TILE, BF16, strided=True))
+    axes = ("row_max", "group_sum") if batched else ("row_max", "group_sum", "col_sum", "full_sum")
+    for op in axes:
+        b.output(op, b.op(op, y), DType.FP32)
+    b.output("heads", y, DType.FP16, heads=16)
+    for dtype in (DType.E4M3, DType.INT8, DType.BOOL):
+        b.output(dtype.value, y, dtype)
+    return b.spec()
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_opcheck_of_every_kind_of_output(batched: bool) -> None:
+    spec = every_output(batched=batched)
+    a, b, b1 = torch.randn(2, 3, K).bfloat16(), torch.randn(64, K).bfloat16(), torch.randn(64, K).bfloat16()
+    for t in (torch.randn(2, 3, 64).bfloat16(), torch.randn(3, 64).bfloat16(), torch.randn(64).bfloat16()):
+        torch.library.opcheck(GENERAL, (spec.text(), a, b, [b1, t], []))
+
+
+@pytest.mark.parametrize("a_major", Major)
+@pytest.mark.parametrize("b_major", Major)
+def test_opcheck_of_layouts(a_major: Major, b_major: Major) -> None:
+    spec = catalog.linear(N, K, BF16, layouts=catalog.Layouts(a_major, b_major))
+    a, b = torch.randn(K, 5).bfloat16().t(), torch.randn(K, N).bfloat16().t()
+    torch.library.opcheck(FIXED[1][0], (spec.text(), a, b))
+    assert torch.equal(ops.region(spec.text(), a, b)[0], ops.fused_gemm(a, b))
+
+
+def test_region_is_traced_whole() -> None:
+    for spec in (sum_of(2), sum_of(2, 2), every_output()):
+        a, b, *rest = tensors(spec, 2, 3)
+        if spec.products == 2:
+            rest = [torch.randn(64, K).bfloat16(), *rest]
+        text, scalars = spec.text(), [0.5] * (len(spec.operands) - len(rest) + spec.products - 1)
+        torch.compiler.reset()
+        compiled = torch.compile(ops.region, fullgraph=True, backend="aot_eager")
+        for got, wanted in zip(
+            compiled(text, a, b, rest, scalars), ops.region(text, a, b, rest, scalars), strict=True
+        ):
+            assert torch.equal(got.float(), wanted.float())
 
 
 def test_opcheck_of_the_reference() -> None:
@@ -98,7 +153,9 @@ def test_errors_are_typed() -> None:
         ops.region(spec.text(), a, b, [t0], [1.0])
     with pytest.raises(ArgumentError, match=r"scalars is a list of 0; allowed: 1"):
         ops.region(sum_of(7).text(), *tensors(sum_of(7), 5)[:2], tensors(sum_of(7), 5)[2:], [])
-    with pytest.raises(ShapeError, match=r"t1 is of shape \(23,\); allowed: \(24,\)"):
+    with pytest.raises(
+        ShapeError, match=r"t1 is of shape \(23,\); allowed: \(24,\), for a of shape \(5, 16\)"
+    ):
         ops.region(spec.text(), a, b, [t0, t1[:-1]], [1.0])
     with pytest.raises(DTypeError, match=r"t0 is torch.float64; allowed: torch.float32"):
         ops.region(spec.text(), a, b, [t0.double(), t1], [1.0])
@@ -128,7 +185,7 @@ def test_importing_compiles_nothing_and_starts_no_cuda() -> None:
 
 
 def test_the_mark_for_dynamo_is_torch_s_own() -> None:
-    from comfuse.ops.named import constant_when_traced
+    from comfuse.ops.tracing import constant_when_traced
 
     def ours() -> None: ...
     def theirs() -> None: ...

@@ -1,0 +1,93 @@
+"""Any spec, as a function call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from comfuse.errors import ComFuseError
+from comfuse.ops import programs, resolver
+from comfuse.ops.schema import FIXED, FIXED_SCALARS, GENERAL, MAX_FIXED, OUT
+from comfuse.ops.tracing import constant_when_traced
+
+
+@constant_when_traced
+def _outputs(spec: str) -> int:
+    return len(programs.parse(spec).spec.outputs)
+
+
+def region(
+    spec: str, a: Tensor, b: Tensor, operands: Sequence[Tensor] = (), scalars: Sequence[float] = ()
+) -> list[Tensor]:
+    """Runs a spec, given as its canonical text, as one fused kernel.
+
+    Args:
+        spec: ``FusedSpec.text()``.
+        a: (..., K) in the spec's dtype, or (batch, M, K) for a batched spec, in the layout that the spec
+            names.  One whose rows (columns, where M is contiguous) cannot be walked with a single stride, or
+            that is not aligned to 16 bytes, is copied first (counted); the same holds for ``b`` and for tile
+            operands that are not strided.
+        b: (N, K) in the spec's dtype, for a batched spec also (batch, N, K).
+        operands: the second product's B, if the spec has two products, then the spec's non-scalar operands in
+            order, in the spec's dtypes.  A tile: (..., N) with a's leading sizes or (M, N), for a strided one
+            whatever broadcasts to that; its leading dimensions are walked in two strides, and copied first
+            (counted) where that cannot be.  A row vector: (N,), for a batched spec also (batch, N) or
+            (batch, 1, N).  A column vector: a's leading sizes, with or without a 1 behind them, or (M,).
+        scalars: the scalar operands in order.
+
+    Returns:
+        One tensor an output, contiguous, with a's leading sizes L: (*L, N) for a tile, or
+        (*L[:-1], N / D, L[-1], D) if it is split in heads of size D; (*L, N / group) for groups; L for a
+        column vector; (N,) for a row vector; () for a scalar.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, ArgumentError: an argument does not fit the spec.
+        SpecError: the spec is malformed.
+        BuildError, CacheError, LoadError, LaunchError: its kernel cannot be built or run.
+        FallbackError: it cannot be fused here and ``COMFUSE_STRICT`` is 1.
+    """
+    try:
+        if len(operands) <= MAX_FIXED and len(scalars) <= FIXED_SCALARS:
+            outputs = _outputs(spec)
+            if outputs == 1:
+                return [FIXED[1][len(operands)](spec, a, b, *operands, *scalars)]
+            if outputs in FIXED:
+                return list(FIXED[outputs][len(operands)](spec, a, b, *operands, *scalars))
+        return GENERAL(spec, a, b, list(operands), list(scalars))
+    except ComFuseError:
+        raise
+    except RuntimeError as e:
+        raise resolver.translate(e, "region") from None
+
+
+def region_out(
+    spec: str,
+    a: Tensor,
+    b: Tensor,
+    operands: Sequence[Tensor],
+    scalars: Sequence[float],
+    out: Sequence[Tensor],
+) -> None:
+    """:func:`region`, writing to tensors of the caller's.
+
+    Args:
+        out: one tensor an output, of the shape that :func:`region` gives and the output's dtype.  Each has
+            memory of its own: no two elements at one place, none that an input or another output has.  A
+            strided tile may have any strides whose rows can be walked in two levels; another has contiguous
+            columns and rows one stride apart that start at multiples of 16 bytes (8 for dtypes of one byte),
+            unless N is not a multiple of 8, where every tile may lie as a strided one.  Vectors have one
+            stride, groups contiguous columns and rows one stride apart.
+
+    Raises:
+        As :func:`region`; ArgumentError also for an output's strides and for memory that is not its own.
+    """
+    try:
+        OUT(spec, a, b, list(operands), list(scalars), list(out))
+    except ComFuseError:
+        raise
+    except RuntimeError as e:
+        raise resolver.translate(e, "region_out") from None
+    if not torch.compiler.is_compiling():  # a graph knows what its ops mutate
+        torch.autograd.graph.increment_version(list(out))  # so that autograd sees what it saved change

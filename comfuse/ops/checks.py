@@ -1,0 +1,190 @@
+"""The rules for a call's tensors, for those that do not get to the C++ binding.
+
+csrc/binding/checks.cpp has the same rules in the same order, and says what is allowed in the words of this
+file, which it is given with each program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from comfuse.generator.spec import Operand, Output, Space
+from comfuse.ops import memory
+from comfuse.ops.programs import Program, Sizes
+from comfuse.reference import TORCH_DTYPES
+
+_OP = "region"
+
+
+def check(
+    program: Program, a: Tensor, b: Tensor, operands: Sequence[Tensor], scalars: Sequence[float]
+) -> None:
+    """Raises ShapeError, DTypeError, DeviceError or ArgumentError, naming the argument."""
+    spec = program.spec
+    check_count("operands", len(operands), len(program.tensors) + spec.products - 1)
+    if len(scalars) < program.scalar_count:
+        check_count("scalars", len(scalars), program.scalar_count)
+    factors, rest = program.split(b, operands)
+    dtype = TORCH_DTYPES[spec.dtype]
+    if not _is_a(program, a):
+        raise _shape("a", a, allowed_a(program))
+    _check_kind("a", a, a, dtype)
+    shapes = [(spec.n, spec.k), (a.shape[0], spec.n, spec.k)] if spec.batched else [(spec.n, spec.k)]
+    for name, factor in zip(program.factor_names, factors, strict=True):
+        if tuple(factor.shape) not in shapes:
+            raise _shape(name, factor, allowed_b(program), a if spec.batched else None)
+        _check_kind(name, a, factor, dtype)
+    for operand, tensor in zip(program.tensors, rest, strict=True):
+        _check_kind(operand.name, a, tensor, TORCH_DTYPES[operand.dtype])
+        if not _fits(program, operand, tuple(a.shape[:-1]), tuple(tensor.shape)):
+            raise _shape(operand.name, tensor, allowed_operand(program, operand), a)
+
+
+def check_outputs(program: Program, a: Tensor, out: Sequence[Tensor]) -> None:
+    """The same for tensors that the caller gives for the outputs; the other arguments have been checked."""
+    check_count("out", len(out), len(program.spec.outputs))
+    shapes = program.output_shapes(a.shape[:-1])
+    for i, (tensor, shape, dtype) in enumerate(zip(out, shapes, program.output_dtypes, strict=True)):
+        if tuple(tensor.shape) != shape:
+            raise _shape(f"out[{i}]", tensor, str(shape))
+        _check_kind(f"out[{i}]", a, tensor, dtype)
+
+
+def check_places(
+    program: Program, a: Tensor, b: Tensor, operands: Sequence[Tensor], out: Sequence[Tensor]
+) -> None:
+    """That outputs have memory of their own, in strides that a kernel can write.  For tensors with memory.
+
+    Raises:
+        ArgumentError: naming the output.
+    """
+    factors, rest = program.split(b, operands)
+    others = [("a", a), *zip(program.factor_names, factors, strict=True)]
+    others += [(operand.name, t) for operand, t in zip(program.tensors, rest, strict=True)]
+    for i, tensor in enumerate(out):
+        name = f"out[{i}]"
+        if memory.may_overlap_itself(tensor):
+            raise _strides(name, tensor, "strides that give each element a place of its own")
+        for other_name, other in others:
+            if memory.may_overlap(tensor, other):
+                raise ArgumentError(_OP, name, f"in memory that {other_name} is in too", "memory of its own")
+        others.append((name, tensor))
+    for i, (output, space) in enumerate(zip(program.spec.outputs, program.output_spaces, strict=True)):
+        _check_strides(program, f"out[{i}]", output, space, out[i])
+
+
+def _is_a(program: Program, a: Tensor) -> bool:
+    if program.spec.batched:
+        ranked = a.ndim == 3
+    else:
+        ranked = a.ndim >= (2 if program.splits_heads else 1)
+    return ranked and a.shape[-1] == program.spec.k
+
+
+def _fits(program: Program, operand: Operand, lead: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    n = program.spec.n
+    if operand.space is Space.TILE and operand.strided and _broadcasts(shape, (*lead, n)):
+        return True
+    if program.spec.batched:
+        batch, m = lead
+        shapes = {
+            Space.ROW: [(n,), (1, n), (batch, n), (1, 1, n), (batch, 1, n)],
+            Space.COLUMN: [(m,), (m, 1), (1, m), (batch, m), (1, m, 1), (batch, m, 1)],
+            Space.TILE: [(m, n), (1, m, n), (batch, m, n)],
+        }
+        return shape in shapes[operand.space]
+    if operand.space is Space.ROW:
+        return shape[-1:] == (n,) and all(size == 1 for size in shape[:-1])
+    if operand.space is Space.TILE:
+        return shape == (*lead, n) or (
+            len(shape) != len(lead) + 1 and shape[-1:] == (n,) and _same_number(shape[:-1], lead)
+        )
+    return shape in ((*lead, 1), lead) or (
+        len(shape) not in (len(lead), len(lead) + 1) and _same_number(shape, lead)
+    )
+
+
+def _same_number(sizes: Sizes, others: Sizes) -> bool:
+    return torch.Size(sizes).numel() == torch.Size(others).numel()
+
+
+def _broadcasts(sizes: Sizes, whole: Sizes) -> bool:
+    return len(sizes) <= len(whole) and all(
+        size in (1, of_whole) for size, of_whole in zip(reversed(sizes), reversed(whole), strict=False)
+    )
+
+
+# --- what is allowed, in words ---
+
+
+def allowed_a(program: Program) -> str:
+    shape = "(batch, M, K)" if program.spec.batched else "(..., S, K)" if program.splits_heads else "(..., K)"
+    return f"{shape} with K = {program.spec.k}"
+
+
+def allowed_b(program: Program) -> str:
+    n, k = program.spec.n, program.spec.k
+    return f"({n}, {k}) or (batch, {n}, {k})" if program.spec.batched else f"({n}, {k})"
+
+
+def allowed_operand(program: Program, operand: Operand) -> str:
+    n, batched = program.spec.n, program.spec.batched
+    if operand.space is Space.ROW:
+        return f"({n},), (batch, {n}) or (batch, 1, {n})" if batched else f"({n},)"
+    if operand.space is Space.COLUMN:
+        if batched:
+            return "(M,), (M, 1), (batch, M) or (batch, M, 1)"
+        return "a's leading sizes, with or without a 1 behind them, or the same flattened"
+    if batched:
+        return f"what broadcasts to (batch, M, {n})" if operand.strided else f"(batch, M, {n}) or (M, {n})"
+    what = "what broadcasts to " if operand.strided else ""
+    return f"{what}(..., {n}) with a's leading sizes, or the same flattened to (M, {n})"
+
+
+# --- the checks that name an argument ---
+
+
+def check_count(what: str, got: int, allowed: int) -> None:
+    if got != allowed:
+        raise ArgumentError(_OP, what, f"a list of {got}", str(allowed))
+
+
+def _check_kind(name: str, a: Tensor, tensor: Tensor, dtype: torch.dtype) -> None:
+    if tensor.dtype is not dtype:
+        raise DTypeError(_OP, name, str(tensor.dtype), str(dtype))
+    if tensor.device != a.device:
+        raise DeviceError(_OP, name, f"on {tensor.device}", f"a's device, {a.device}")
+
+
+def _check_strides(program: Program, name: str, output: Output, space: Space, tensor: Tensor) -> None:
+    if space in (Space.ROW, Space.SCALAR) or tensor.numel() == 0:
+        return
+    places = memory.places(tensor, batched=program.spec.batched, space=space, heads=output.heads is not None)
+    if space is Space.TILE and (output.strided or program.spec.n % 8):
+        if len(places.rows) > 2:
+            raise _strides(name, tensor, "rows that at most two strides walk")
+        return
+    if len(places.rows) > 1:
+        raise _strides(name, tensor, "rows that one stride walks")
+    if space is not Space.COLUMN and any(stride != 1 for _, stride in places.columns):
+        raise _strides(name, tensor, "contiguous columns")
+    run = min(16, 8 * tensor.element_size())
+    if space is Space.TILE and not places.aligned(run):
+        raise _strides(
+            name,
+            tensor,
+            f"rows that start at multiples of {run} bytes, as this output is not marked as strided",
+        )
+
+
+def _shape(name: str, tensor: Tensor, allowed: str, a: Tensor | None = None) -> ShapeError:
+    beside = "" if a is None else f", for a of shape {tuple(a.shape)}"
+    return ShapeError(_OP, name, f"of shape {tuple(tensor.shape)}", allowed + beside)
+
+
+def _strides(name: str, tensor: Tensor, allowed: str) -> ArgumentError:
+    return ArgumentError(_OP, name, f"of strides {tensor.stride()}", allowed)

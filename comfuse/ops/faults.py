@@ -1,0 +1,123 @@
+"""What is wrong with the arguments of a named op, by the names that the user knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from comfuse.generator.spec import DType, Space
+from comfuse.reference import SPEC_DTYPES
+
+#: Element types of x and weight.
+AB_DTYPES: dict[torch.dtype, DType] = {torch.bfloat16: DType.BF16, torch.float16: DType.FP16}
+FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A tensor that a named op takes besides x and its weight.
+
+    ROW: (N,).  COLUMN: the leading sizes of x.  TILE: (..., N), or what broadcasts to it.  The latter two may
+    also come with the leading sizes flattened to M.  None: another weight, of the first one's shape.
+    """
+
+    name: str
+    space: Space | None
+    dtypes: tuple[torch.dtype, ...] = FLOATS
+    required: bool = False
+
+    def spec_dtype(self, dtype: torch.dtype) -> DType:
+        """Raises LookupError where the argument may not have this dtype."""
+        if dtype not in self.dtypes:
+            raise LookupError(dtype)
+        return SPEC_DTYPES[dtype]
+
+
+def of_options(op: str, given: dict[str, Any], allowed: dict[str, tuple[Any, ...]]) -> ArgumentError | None:
+    for name, value in given.items():
+        if value not in allowed[name]:
+            return ArgumentError(op, name, repr(value), ", ".join(_word(choice) for choice in allowed[name]))
+    return None
+
+
+def of_tensors(
+    op: str, x: Any, weight: tuple[str, Any], arguments: Sequence[tuple[Argument, Any]]
+) -> ArgumentError | None:
+    """``weight``: its name and value; ``arguments``: the others with theirs, None for what was left out."""
+    given = [(argument, value) for argument, value in arguments if argument.required or value is not None]
+    for name, value in [("x", x), weight, *((argument.name, value) for argument, value in given)]:
+        if not isinstance(value, Tensor):
+            return ArgumentError(op, name, f"of type {type(value).__name__}", "a torch.Tensor")
+    weights = dict([weight, *((argument.name, value) for argument, value in given if argument.space is None)])
+    operands = [(argument, value) for argument, value in given if argument.space is not None]
+    return _of_factors(op, x, weights) or _of_operands(op, x, weight[1].shape[0], operands)
+
+
+def _of_factors(op: str, x: Tensor, weights: dict[str, Tensor]) -> ArgumentError | None:
+    if x.ndim < 1:
+        return ShapeError(op, "x", "a tensor of rank 0", "(..., K)")
+    first, shape = next((name, tuple(weight.shape)) for name, weight in weights.items())
+    for name, weight in weights.items():
+        got = f"of shape {tuple(weight.shape)}"
+        if weight.ndim != 2:
+            return ShapeError(op, name, got, "(N, K), as nn.Linear has it")
+        n, k = weight.shape
+        if x.shape[-1] != k:
+            hint = "transpose it" if x.shape[-1] == n else ""
+            return ShapeError(op, name, got, f"(N, K) with K = {x.shape[-1]}, the last dimension of x", hint)
+        if tuple(weight.shape) != shape:
+            return ShapeError(op, name, got, f"{first}'s shape, {shape}")
+    if x.dtype not in AB_DTYPES:
+        return DTypeError(op, "x", str(x.dtype), _names(AB_DTYPES), "convert it with x.to(torch.bfloat16)")
+    for name, weight in weights.items():
+        if weight.dtype != x.dtype:
+            return DTypeError(op, name, str(weight.dtype), f"x's dtype, {x.dtype}", "convert one of them")
+        if weight.device != x.device:
+            return _device(op, name, weight, x)
+    return None
+
+
+def _of_operands(
+    op: str, x: Tensor, n: int, given: Sequence[tuple[Argument, Tensor]]
+) -> ArgumentError | None:
+    lead = tuple(x.shape[:-1])
+    for argument, tensor in given:
+        name, shape = argument.name, tuple(tensor.shape)
+        if tensor.device != x.device:
+            return _device(op, name, tensor, x)
+        if tensor.dtype not in argument.dtypes:
+            return DTypeError(op, name, str(tensor.dtype), _names(argument.dtypes))
+        rows = x.shape[:-1].numel()
+        whole, flat = {
+            Space.ROW: ((n,), (n,)),
+            Space.COLUMN: (lead, (rows,)),
+            Space.TILE: ((*lead, n), (rows, n)),
+        }[argument.space]
+        is_tile = argument.space is Space.TILE
+        if shape not in (whole, flat) and not (is_tile and _broadcasts(shape, whole)):
+            allowed = f"{whole}, or what broadcasts to it" if is_tile else str(whole)
+            return ShapeError(op, name, f"of shape {shape}", allowed)
+    return None
+
+
+def _broadcasts(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    return len(shape) <= len(whole) and all(
+        size in (1, of_whole) for size, of_whole in zip(reversed(shape), reversed(whole), strict=False)
+    )
+
+
+def _device(op: str, name: str, tensor: Tensor, x: Tensor) -> DeviceError:
+    return DeviceError(op, name, f"on {tensor.device}", f"x's device, {x.device}", "move it there")
+
+
+def _word(choice: Any) -> str:
+    return str(choice) if isinstance(choice, torch.dtype) else repr(choice)
+
+
+def _names(dtypes: Iterable[torch.dtype]) -> str:
+    return ", ".join(str(dtype) for dtype in dtypes)

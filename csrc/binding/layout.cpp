@@ -1,0 +1,249 @@
+#include "layout.h"
+
+#include <algorithm>
+#include <string>
+
+#include "errors.h"
+
+namespace comfuse::binding {
+namespace {
+
+constexpr int64_t kAlignment = 16;  // of TMA, and of vectors of eight elements: addresses and row strides
+
+bool aligned(int64_t bytes) { return bytes % kAlignment == 0; }
+bool aligned(void const* data) { return aligned(int64_t(reinterpret_cast<intptr_t>(data))); }
+int64_t padded(int64_t elements, int64_t bytes) {
+  return (elements * bytes + kAlignment - 1) / kAlignment * kAlignment / bytes;
+}
+
+// Dimensions that one stride walks.
+struct Level {
+  int64_t size = 1, stride = 0;
+};
+
+// The levels of some dimensions, innermost first, as few as there can be.
+struct Levels {
+  static constexpr int kMost = 2;
+  Level level[kMost];
+  int count = 0;  // kMost + 1: more than a kernel can walk
+
+  Levels(int64_t const* sizes, int64_t const* strides, int64_t rank) {
+    for (int64_t i = rank - 1; i >= 0; --i) {
+      if (sizes[i] == 1) continue;
+      if (count > 0 && strides[i] == level[count - 1].stride * level[count - 1].size) {
+        level[count - 1].size *= sizes[i];
+        continue;
+      }
+      if (count++ == kMost) return;
+      level[count - 1] = {sizes[i], strides[i]};
+    }
+  }
+  bool fit(int most = kMost) const { return count <= most; }
+};
+
+void set_rows(CfTensor& tensor, Levels const& rows) {
+  tensor.stride = rows.level[0].stride;
+  tensor.row_period = rows.level[0].size;
+  tensor.row_outer = rows.level[1].stride;
+}
+
+void set_columns(CfTensor& tensor, Levels const& columns) {
+  tensor.column_stride = columns.count > 0 ? columns.level[0].stride : 1;
+  tensor.column_period = columns.level[0].size;
+  tensor.column_outer = columns.level[1].stride;
+}
+
+// Contiguous columns in rows that are all `stride` apart.
+CfTensor plain_tile(void* data, int64_t stride, int64_t batch_stride, int64_t rows, int64_t columns) {
+  return {data, stride, batch_stride, rows > 1 ? rows : 1, 0, 1, columns, 0};
+}
+
+void* copy(View const& view, Shape const& shape, int slot, Owned& copies) {
+  AtenTensorHandle const made = empty(shape, view.dtype, view);
+  copies.take(made);
+  check(aoti_torch_copy_(made, view.handle, 0), "copy_");  // broadcasts
+  count_copy(slot);
+  return data_of(made);
+}
+
+Shape shape_of(View const& view) {
+  Shape shape;
+  for (int64_t i = 0; i < view.rank; ++i) shape.append(view.sizes[i]);
+  return shape;
+}
+
+// Two dimensions for TMA, of a view's rows and its last dimension, one of which is contiguous in memory.  The
+// first dimension is that of the batches if `per_batch`.
+CfTensor matrix(View const& view, bool per_batch, CfMajor major, int64_t bytes, int slot, Owned& copies) {
+  int64_t const first = per_batch ? 1 : 0, last = view.rank - 1;
+  Levels const rows(view.sizes + first, view.strides + first, last - first);
+  Level const columns{view.sizes[last], view.strides[last]};
+  bool const k_major = major == CF_K_MAJOR;
+  Level const near = k_major ? columns : rows.level[0], far = k_major ? rows.level[0] : columns;
+  int64_t const batch_stride = per_batch && view.sizes[0] > 1 ? view.strides[0] : 0;
+
+  bool const usable = rows.fit(1) && (near.size == 1 || near.stride == 1) &&
+                      (far.size == 1 || (far.stride >= near.size && aligned(far.stride * bytes))) &&
+                      aligned(batch_stride * bytes) && aligned(view.data);
+  if (usable) {
+    int64_t const stride = far.size == 1 ? padded(near.size, bytes) : far.stride;
+    return plain_tile(view.data, stride, batch_stride, rows.level[0].size, columns.size);
+  }
+
+  Shape shape = shape_of(view);
+  int64_t row_count = 1;
+  for (int64_t i = first; i < last; ++i) row_count *= view.sizes[i];
+  int64_t const stride = padded(k_major ? columns.size : row_count, bytes);
+  shape.strides[last] = k_major ? 1 : stride;
+  int64_t next = k_major ? stride : 1;
+  for (int64_t i = last - 1; i >= first; --i) {
+    shape.strides[i] = next;
+    next *= view.sizes[i];
+  }
+  int64_t const size = stride * (k_major ? row_count : columns.size);
+  if (per_batch) shape.strides[0] = size;
+  void* const data = copy(view, shape, slot, copies);
+  return plain_tile(data, stride, per_batch && view.sizes[0] > 1 ? size : 0, row_count, columns.size);
+}
+
+// A tile that is read without TMA: any alignment, rows in two levels, of which either may be repeated.
+CfTensor broadcast_tile(Program const& program, Extent const& extent, View const& a, View const& view,
+                        Owned& copies) {
+  Shape shape;  // of the view, expanded
+  for (int64_t i = 0; i + 1 < a.rank; ++i) shape.append(a.sizes[i]);
+  shape.append(program.n);
+  if (!broadcasts(view, shape.sizes, shape.rank)) shape = shape_of(view);  // flattened, or shared by batches
+  for (int64_t i = 0; i < shape.rank; ++i) {
+    int64_t const own = i - (shape.rank - view.rank);
+    shape.strides[i] = own >= 0 && view.sizes[own] == shape.sizes[i] ? view.strides[own] : 0;
+  }
+  int64_t const last = shape.rank - 1;
+  bool const per_batch = program.batched && shape.rank == 3;
+  int64_t const first = per_batch ? 1 : 0;
+  auto const walkable = [&](Shape const& s) {
+    return Levels(s.sizes + first, s.strides + first, last - first).fit() &&
+           (program.n == 1 || s.strides[last] == 1);
+  };
+  void* data = view.data;
+  if (!walkable(shape)) {
+    Shape part = shape, whole = shape;  // first try to copy no row twice
+    for (int64_t i = 0; i < last; ++i)
+      if (shape.strides[i] == 0) part.sizes[i] = 1;
+    part.make_contiguous();
+    for (int64_t i = 0; i <= last; ++i)
+      shape.strides[i] = part.sizes[i] == shape.sizes[i] ? part.strides[i] : 0;
+    if (!walkable(shape)) {
+      whole.make_contiguous();
+      shape = part = whole;
+    }
+    data = copy(view, part, kSlotOperand, copies);
+  }
+  int64_t const batch_stride = per_batch && shape.sizes[0] > 1 ? shape.strides[0] : 0;
+  CfTensor tile = plain_tile(data, 0, batch_stride, extent.m, program.n);
+  set_rows(tile, Levels(shape.sizes + first, shape.strides + first, last - first));
+  return tile;
+}
+
+CfTensor row_vector(Program const& program, View const& view) {
+  int64_t const last = view.rank - 1;
+  CfTensor vector{view.data};
+  if (view.sizes[last] > 1) vector.stride = view.strides[last];
+  if (program.batched && view.rank > 1 && view.sizes[0] > 1) vector.batch_stride = view.strides[0];
+  return vector;
+}
+
+CfTensor column_vector(Program const& program, Extent const& extent, View const& view, Owned& copies) {
+  CfTensor vector{view.data};
+  if (program.batched) {
+    // (M,), (M, 1), (batch, M) or (batch, M, 1)
+    bool const per_batch = view.rank == 3 || (view.rank == 2 && view.sizes[1] == extent.m);
+    int64_t const rows = per_batch ? 1 : 0;
+    if (view.sizes[rows] > 1) vector.stride = view.strides[rows];
+    if (per_batch && view.sizes[0] > 1) vector.batch_stride = view.strides[0];
+    return vector;
+  }
+  Levels const rows(view.sizes, view.strides, view.rank);
+  vector.stride = rows.level[0].stride;
+  if (!rows.fit(1)) {
+    Shape shape = shape_of(view);
+    shape.make_contiguous();
+    vector = {copy(view, shape, kSlotOperand, copies), 1};
+  }
+  return vector;
+}
+
+[[noreturn]] void fail_strides(int index, Shape const& shape, std::string const& allowed) {
+  fail("ArgumentError", "out[" + std::to_string(index) + "] is of strides " +
+                            tuple_text(shape.strides, shape.rank) + "; allowed: " + allowed);
+}
+
+}  // namespace
+
+CfTensor factor_a(Program const& program, View const& a, Owned& copies) {
+  return matrix(a, program.batched, program.a_major, element_bytes(program.a.dtype), kSlotA, copies);
+}
+
+CfTensor factor_b(Program const& program, View const& b, Owned& copies) {
+  return matrix(b, b.rank == 3, program.b_major, element_bytes(program.a.dtype), kSlotB, copies);
+}
+
+CfTensor operand(Program const& program, Extent const& extent, View const& a, Slot const& slot,
+                 View const& view, Owned& copies) {
+  if (slot.space == CF_ROW) return row_vector(program, view);
+  if (slot.space == CF_COLUMN) return column_vector(program, extent, view, copies);
+  if (slot.strided || !program.has_whole_rows) return broadcast_tile(program, extent, a, view, copies);
+  bool const per_batch = program.batched && view.rank == 3;
+  return matrix(view, per_batch, CF_K_MAJOR, element_bytes(slot.dtype), kSlotOperand, copies);
+}
+
+CfTensor output(Program const& program, Extent const& extent, int index, Shape const& shape, void* data) {
+  Slot const& slot = program.outputs[size_t(index)];
+  CfTensor result{data};
+  if (program.batched && extent.batches > 1) result.batch_stride = shape.strides[0];
+  if (slot.space == CF_SCALAR) return result;
+  if (slot.space == CF_ROW) {
+    result.stride = shape.strides[shape.rank - 1];
+    return result;
+  }
+
+  // The leading dimensions are rows; of a head-split tile the head comes before the last of them.
+  bool const has_columns = slot.space != CF_COLUMN;
+  int64_t sizes[kMaxRank + 1], strides[kMaxRank + 1];
+  int64_t const leading = shape.rank - (has_columns ? 1 : 0), head = slot.heads > 0 ? shape.rank - 3 : -1;
+  int64_t count = 0;
+  for (int64_t i = program.batched ? 1 : 0; i < leading; ++i) {
+    if (i == head) continue;
+    sizes[count] = shape.sizes[i];
+    strides[count++] = shape.strides[i];
+  }
+  Levels const rows(sizes, strides, count);
+  set_rows(result, rows);
+
+  count = 0;
+  for (int64_t i : {head, has_columns ? shape.rank - 1 : -1}) {
+    if (i < 0) continue;
+    sizes[count] = shape.sizes[i];
+    strides[count++] = shape.strides[i];
+  }
+  Levels const columns(sizes, strides, count);
+  set_columns(result, columns);
+
+  if (slot.space == CF_TILE && (slot.strided || !program.has_whole_rows)) {
+    if (!rows.fit()) fail_strides(index, shape, "rows that at most two strides walk");
+    return result;
+  }
+  if (!rows.fit(1)) fail_strides(index, shape, "rows that one stride walks");
+  if (has_columns && result.column_stride != 1) fail_strides(index, shape, "contiguous columns");
+  if (slot.space == CF_TILE) {
+    if (rows.count == 0) result.stride = program.n;  // one row
+    int64_t const bytes = element_bytes(slot.dtype), run = std::min(kAlignment, 8 * bytes);
+    if (reinterpret_cast<uintptr_t>(data) % uintptr_t(run) != 0 || result.batch_stride * bytes % run != 0 ||
+        result.stride * bytes % run != 0)
+      fail_strides(index, shape,
+                   "rows that start at multiples of " + std::to_string(run) +
+                       " bytes, as this output is not marked as strided");
+  }
+  return result;
+}
+
+}  // namespace comfuse::binding

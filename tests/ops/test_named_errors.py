@@ -1,0 +1,164 @@
+"""Bad arguments of the named ops: the error names the argument, what was got, what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from comfuse import fallbacks, ops
+from comfuse.errors import ArgumentError, ComFuseError, DeviceError, DTypeError, FallbackError, ShapeError
+from tests.ops.cases import BF16, BY_NAME, CASES, FP32, Case, K, N
+
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def test_strict_forbids_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFUSE_STRICT", "1")
+    case = BY_NAME["layernorm"]
+    arguments = case.arguments((4,), BF16, BF16)
+    case(arguments)  # the reference on a CPU is none
+    arguments["weight"].requires_grad_()
+    with pytest.raises(FallbackError, match="gradient"):
+        case(arguments)
+
+
+# --- a change of one argument, by its kind -> the error that names it ---
+
+META = "meta"
+FLOATS = "torch.bfloat16, torch.float16, torch.float32"
+Change = Callable[[Tensor], Any]
+X: list[tuple[Change, type[ComFuseError], str]] = [
+    (lambda t: t.flatten()[0], ShapeError, "a tensor of rank 0; allowed: (..., K)"),
+    (lambda t: t.float(), DTypeError, "torch.float32; allowed: torch.bfloat16, torch.float16"),
+    (lambda t: t.double(), DTypeError, "torch.float64"),
+    (lambda t: t.int(), DTypeError, "torch.int32"),
+    (lambda t: None, ArgumentError, "of type NoneType; allowed: a torch.Tensor"),
+    (lambda t: t.tolist(), ArgumentError, "of type list"),
+]
+WEIGHT: list[tuple[Change, type[ComFuseError], str]] = [
+    (lambda t: t.t(), ShapeError, f"({K}, {N}); allowed: (N, K) with K = {K}"),
+    (lambda t: t[0], ShapeError, f"({K},); allowed: (N, K)"),
+    (lambda t: t[None], ShapeError, f"(1, {N}, {K}); allowed: (N, K)"),
+    (lambda t: t[:, :-8], ShapeError, f"({N}, {K - 8}); allowed"),
+    (lambda t: t.half(), DTypeError, "torch.float16; allowed: x's dtype, torch.bfloat16"),
+    (lambda t: t.to(META), DeviceError, "on meta; allowed: x's device, cpu"),
+    (lambda t: 3, ArgumentError, "of type int"),
+]
+ROW: list[tuple[Change, type[ComFuseError], str]] = [
+    (lambda t: t[:-1], ShapeError, f"({N - 1},); allowed: ({N},)"),
+    (lambda t: t[:1], ShapeError, f"(1,); allowed: ({N},)"),
+    (lambda t: t.double(), DTypeError, f"torch.float64; allowed: {FLOATS}"),
+    (lambda t: t.to(META), DeviceError, "on meta; allowed: x's device, cpu"),
+    (lambda t: "no", ArgumentError, "of type str"),
+]
+TILE: list[tuple[Change, type[ComFuseError], str]] = [
+    (lambda t: t[:, :-1], ShapeError, f"(2, 5, {N}); allowed: (2, 6, {N}), or what broadcasts to it"),
+    (lambda t: t.transpose(0, 1), ShapeError, f"(6, 2, {N}); allowed: (2, 6, {N})"),
+    (lambda t: t[..., :-8], ShapeError, f"(2, 6, {N - 8}); allowed: (2, 6, {N})"),
+    (lambda t: t.long(), DTypeError, f"torch.int64; allowed: {FLOATS}"),
+    (lambda t: t.to(META), DeviceError, "on meta; allowed: x's device, cpu"),
+]
+
+
+def faults_of(case: Case) -> Iterator[Any]:
+    for names, faults in ((("x",), X), (case.weights, WEIGHT), (case.rows, ROW), (case.tiles, TILE)):
+        for name in names:
+            for i, fault in enumerate(faults):
+                yield pytest.param(case, name, *fault, id=f"{case.name}-{name}-{i}")
+
+
+@pytest.mark.parametrize(
+    "case, argument, change, error, message", [fault for case in CASES for fault in faults_of(case)]
+)
+def test_errors_name_the_argument(
+    case: Case, argument: str, change: Change, error: type[ComFuseError], message: str
+) -> None:
+    arguments: dict[str, Any] = case.arguments((2, 6), BF16, BF16)
+    arguments[argument] = change(arguments[argument])
+    with pytest.raises(error) as caught:
+        case(arguments)
+    assert isinstance(caught.value, ArgumentError)
+    assert (caught.value.op, caught.value.argument) == (case.op.__name__, argument)
+    assert message in str(caught.value)
+
+
+@every_case
+def test_float32_is_refused_also_where_all_agree(case: Case) -> None:
+    arguments = case.arguments((4,), FP32, FP32)
+    for grad in (False, True):
+        weight = {case.weights[0]: arguments[case.weights[0]].requires_grad_(grad)}
+        with pytest.raises(
+            DTypeError, match=r"x is torch\.float32; allowed: torch\.bfloat16, torch\.float16"
+        ):
+            case(arguments | weight)
+    assert not fallbacks.counts()
+
+
+def test_gradients_have_the_same_rules() -> None:
+    case = BY_NAME["layernorm all"]
+    arguments = case.arguments((2, 6), BF16, BF16)
+    arguments["weight"].requires_grad_()
+    with pytest.raises(ShapeError, match=r"bias is of shape \(1,\); allowed: \(48,\)"):
+        case(arguments | {"bias": arguments["bias"][:1]})
+    with pytest.raises(ShapeError, match=r"residual is of shape \(2, 5, 48\); allowed: \(2, 6, 48\)"):
+        case(arguments | {"residual": arguments["residual"][:, :5]})
+    assert not fallbacks.counts()
+
+
+def test_a_weight_on_its_side_is_recognised() -> None:
+    with pytest.raises(ShapeError, match="transpose it"):
+        ops.fused_gemm(torch.zeros(4, K).bfloat16(), torch.zeros(K, N).bfloat16())
+
+
+OPTIONS: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
+    (ops.fused_gemm, {"activation": "swish"}, r"activation is 'swish'; allowed: None, .*'silu'"),
+    (ops.fused_gemm, {"activation": ["relu"]}, r"activation is \['relu'\]; allowed: None"),
+    (
+        ops.fused_gemm_rmsnorm,
+        {"residual_position": "beside"},
+        r"residual_position is 'beside'; allowed: 'before', 'after'",
+    ),
+    (ops.fused_gemm_quantize, {"norm": "batchnorm"}, r"norm is 'batchnorm'; allowed: None, 'layernorm'"),
+    (
+        ops.fused_gemm_quantize,
+        {"dtype": torch.int8},
+        r"dtype is torch\.int8; allowed: torch\.float8_e4m3fn, torch\.float8_e5m2",
+    ),
+]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("op, options, message", OPTIONS)
+def test_options_are_checked(
+    op: Callable[..., Any], options: dict[str, Any], message: str, grad: bool
+) -> None:
+    x, weight = torch.zeros(4, K).bfloat16(), torch.zeros(N, K).bfloat16().requires_grad_(grad)
+    with pytest.raises(ArgumentError, match=f"{op.__name__}: {message}"):
+        op(x, weight, **options)
+
+
+def test_out_is_checked() -> None:
+    case = BY_NAME["gemm"]
+    arguments = case.arguments((6,), BF16, BF16)
+    for out, error, message in (
+        (torch.zeros(6, N - 1).bfloat16(), ShapeError, r"out is of shape \(6, 47\); allowed: \(6, 48\)"),
+        (torch.zeros(6, N), DTypeError, r"out is torch\.float32; allowed: torch\.bfloat16"),
+        (torch.zeros(6, N, device=META).bfloat16(), DeviceError, "out is on meta; allowed: a's device, cpu"),
+        (torch.zeros(1, N).bfloat16().expand(6, N), ArgumentError, r"out is of strides \(0, 1\)"),
+        (
+            torch.zeros(6, N).bfloat16().requires_grad_(),
+            ArgumentError,
+            r"out is given where a tensor requires a gradient; allowed: None there; use torch\.no_grad",
+        ),
+    ):
+        with pytest.raises(error, match=f"fused_gemm: {message}"):
+            case.op(**arguments, out=out)
+    residual = torch.zeros(6, N).bfloat16()
+    with pytest.raises(ArgumentError, match="out is in memory that residual is in too"):
+        case.op(**arguments, residual=residual, out=residual)
+    with pytest.raises(ShapeError, match="bias is of shape"):
+        case.op(**arguments, bias=torch.zeros(3), out=torch.zeros(6, N).bfloat16())
