@@ -77,8 +77,8 @@ def region_out(
             memory of its own: no two elements at one place, none that an input or another output has.  A
             strided tile may have any strides whose rows can be walked in two levels; another has contiguous
             columns and rows one stride apart that start at multiples of 16 bytes (8 for dtypes of one byte),
-            unless N is not a multiple of 8, where every tile may lie as a strided one.  Vectors have one
-            stride, groups contiguous columns and rows one stride apart.
+            but lies as a strided one may where rows of N elements are no multiple of 16 bytes.  Vectors have
+            one stride, groups contiguous columns and rows one stride apart.
 
     Raises:
         As :func:`region`; ArgumentError also for an output's strides and for memory that is not its own.

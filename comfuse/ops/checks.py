@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from comfuse.generator.phases.access import moves_rows
 from comfuse.generator.spec import Operand, Output, Space
 from comfuse.ops import memory
 from comfuse.ops.programs import Program, Sizes
@@ -164,7 +165,7 @@ def _check_strides(program: Program, name: str, output: Output, space: Space, te
     if space in (Space.ROW, Space.SCALAR) or tensor.numel() == 0:
         return
     places = memory.places(tensor, batched=program.spec.batched, space=space, heads=output.heads is not None)
-    if space is Space.TILE and (output.strided or program.spec.n % 8):
+    if space is Space.TILE and not moves_rows(program.spec, output):
         if len(places.rows) > 2:
             raise _strides(name, tensor, "rows that at most two strides walk")
         return

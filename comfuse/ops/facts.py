@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from comfuse.errors import ArgumentError
+from comfuse.generator.phases.access import moves_rows
 from comfuse.generator.spec import DType, Major, Space
 from comfuse.library import abi
 from comfuse.ops import checks
@@ -25,7 +26,7 @@ class Slot(ctypes.Structure):
         ("dtype", ctypes.c_int32),
         ("heads", ctypes.c_int64),
         ("strided", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("whole_rows", ctypes.c_int32),
     )
 
 
@@ -87,15 +88,29 @@ def facts(program: Program) -> Facts:
             operand.space,
             operand.dtype,
             strided=operand.strided,
+            whole_rows=moves_rows(spec, operand),
         )
     for i, (output, space) in enumerate(zip(spec.outputs, program.output_spaces, strict=True)):
         result.outputs[i] = _slot(
-            output.name, "", space, output.dtype, strided=output.strided, heads=output.heads or 0
+            output.name,
+            "",
+            space,
+            output.dtype,
+            heads=output.heads or 0,
+            strided=output.strided,
+            whole_rows=moves_rows(spec, output),
         )
     return result
 
 
 def _slot(
-    name: str, allowed: str, space: Space, dtype: DType, *, strided: bool = False, heads: int = 0
+    name: str,
+    allowed: str,
+    space: Space,
+    dtype: DType,
+    *,
+    heads: int = 0,
+    strided: bool = False,
+    whole_rows: bool = True,
 ) -> Slot:
-    return Slot(name.encode(), allowed.encode(), _SPACES[space], _DTYPES[dtype], heads, strided)
+    return Slot(name.encode(), allowed.encode(), _SPACES[space], _DTYPES[dtype], heads, strided, whole_rows)

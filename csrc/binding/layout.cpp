@@ -191,7 +191,7 @@ CfTensor operand(Program const& program, Extent const& extent, View const& a, Sl
                  View const& view, Owned& copies) {
   if (slot.space == CF_ROW) return row_vector(program, view);
   if (slot.space == CF_COLUMN) return column_vector(program, extent, view, copies);
-  if (slot.strided || !program.has_whole_rows) return broadcast_tile(program, extent, a, view, copies);
+  if (!slot.whole_rows) return broadcast_tile(program, extent, a, view, copies);
   bool const per_batch = program.batched && view.rank == 3;
   return matrix(view, per_batch, CF_K_MAJOR, element_bytes(slot.dtype), kSlotOperand, copies);
 }
@@ -228,7 +228,7 @@ CfTensor output(Program const& program, Extent const& extent, int index, Shape c
   Levels const columns(sizes, strides, count);
   set_columns(result, columns);
 
-  if (slot.space == CF_TILE && (slot.strided || !program.has_whole_rows)) {
+  if (slot.space == CF_TILE && !slot.whole_rows) {
     if (!rows.fit()) fail_strides(index, shape, "rows that at most two strides walk");
     return result;
   }

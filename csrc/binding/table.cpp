@@ -83,7 +83,8 @@ bool resolve(std::string_view spec, int64_t rows, int device) {
 }
 
 Slot copy(CfSlot const& slot) {
-  return {slot.name, slot.allowed, CfSpace(slot.space), CfDType(slot.dtype), slot.heads, slot.strided != 0};
+  return {slot.name,  slot.allowed,      CfSpace(slot.space), CfDType(slot.dtype),
+          slot.heads, slot.strided != 0, slot.whole_rows != 0};
 }
 
 std::vector<Slot> copy(CfSlot const* slots, int count) {
@@ -107,8 +108,7 @@ Program::Program(CfProgram const& facts)
       operands(copy(facts.operands, facts.operand_count)),
       outputs(copy(facts.outputs, facts.output_count)),
       splits_heads(false),
-      reduces_rows(false),
-      has_whole_rows(facts.n % 8 == 0) {
+      reduces_rows(false) {
   for (Slot const& slot : outputs) {
     splits_heads = splits_heads || slot.heads > 0;
     reduces_rows = reduces_rows || slot.space == CF_ROW || slot.space == CF_SCALAR;

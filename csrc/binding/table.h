@@ -34,8 +34,8 @@ typedef struct {
   int32_t space;        // CfSpace
   int32_t dtype;        // CfDType
   int64_t heads;        // of an output: the head size, or 0
-  int32_t strided;      // its rows may lie in two levels of strides
-  int32_t reserved;
+  int32_t strided;      // an operand may be broadcast over a part of the rows
+  int32_t whole_rows;  // TMA or vector stores move its rows; otherwise they may lie anywhere in two levels
 } CfSlot;
 
 // What the binding has to know of a spec; mirrored in comfuse/ops/facts.py.
@@ -80,7 +80,7 @@ struct Slot {
   CfSpace space;
   CfDType dtype;
   int64_t heads;
-  bool strided;
+  bool strided, whole_rows;
 };
 
 struct Program {
@@ -91,9 +91,8 @@ struct Program {
   Slot a;
   std::vector<Slot> b;  // one a product
   std::vector<Slot> operands, outputs;
-  bool splits_heads;    // an output is head-split: a has a sequence dimension
-  bool reduces_rows;    // an output is over all rows: it has a value even where there are none
-  bool has_whole_rows;  // N % 8 = 0; otherwise kernels read and write tiles without alignment
+  bool splits_heads;  // an output is head-split: a has a sequence dimension
+  bool reduces_rows;  // an output is over all rows: it has a value even where there are none
 
   Program(CfProgram const& facts);
 };

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from comfuse import reference
 from comfuse.generator.passes.infer import spaces
+from comfuse.generator.phases.access import moves_rows
 from comfuse.generator.spec import FusedSpec, Major, Space
 from comfuse.library import abi
 from comfuse.reference import TORCH_DTYPES
@@ -73,7 +74,7 @@ def _operand(spec: FusedSpec, operand, memory: abi.Tensor, batches: int, m: int)
     if operand.space is Space.COLUMN:
         batch, row, _ = _grid(batches, m, 1)
         return read(memory, batch * memory.batch_stride + row * memory.stride, dtype)
-    if operand.strided or spec.n % 8:
+    if not moves_rows(spec, operand):
         assert memory.row_period > 0
         batch, row, column = _grid(batches, m, spec.n)
         return read(memory, batch * memory.batch_stride + _rows(memory, row) + column, dtype)
