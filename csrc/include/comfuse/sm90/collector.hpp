@@ -54,7 +54,7 @@ class Collector {
 
  private:
   // The columns that a lane has at once, and loads under way: no more than the producers' registers hold.
-  static constexpr int kRunBytes = Kernel::kProducerRegisters < 40 ? 8 : 16, kInFlight = kRunBytes / 4;
+  static constexpr int kRunBytes = 8, kInFlight = Kernel::kProducerRegisters < 40 ? 2 : 4;
   template <class E>
   static constexpr int kColumns = std::min(kRunBytes / int(sizeof(StateOf<E>)), TileN / 32);
 
@@ -101,7 +101,7 @@ class Collector {
                                            int team, Extent<Kernel> const& extent) {
     if (lane_id() != 0) return;
     typename ReductionOf<E>::Monoid::Merger merger;
-#pragma unroll kLoads < E>
+#pragma unroll kInFlight
     for (int w = 0; w < Memory::kWarps; ++w)
       merger.add(memory.template full<E>(team, w), extent.rows_of_warp(w) * extent.columns, w == 0);
     int64_t const tiles = int64_t(params.row_blocks) * kTilesN;
