@@ -12,6 +12,7 @@ FP32, BF16, INT32, INT64, E4M3, BOOL = (
     DType.FP32, DType.BF16, DType.INT32, DType.INT64, DType.E4M3, DType.BOOL,
 )  # fmt: skip
 SCHEDULES = ("pingpong-128x128", "pingpong2-128x128", "cooperative-128x256")
+WIDE_SCHEDULES = SCHEDULES[::2]  # the other has too few registers for many programs
 SCHEDULES_OF_TWO = ("pingpong-128x64", "pingpong2-128x64", "cooperative-128x128")
 
 
@@ -30,18 +31,26 @@ def _factor(a: Algebra, x: Any, *, sizes: bool) -> Any:
     return a.mul(sign, size)
 
 
-def plain(axis: str) -> Program:
-    """Sum, product, largest, smallest, sum of squares along one axis; nothing else is stored."""
+def plain(axis: str, *monoids: str) -> Program:
+    """These monoids of (acc + addend) along one axis, prod of factors of it; nothing else is stored."""
 
     def function(a: Algebra, acc: Any, addend: Any) -> tuple[Any, ...]:
         x = a.add(acc, addend)
-        factor = _factor(a, x, sizes=axis != "full")  # over everything the exponent would overflow
-        reduced = [getattr(a, f"{axis}_{m}")(x) for m in ("sum", "max", "min", "sumsq")]
-        return (*reduced, getattr(a, f"{axis}_prod")(factor))
+        # Over everything the exponent would overflow.
+        factor = _factor(a, x, sizes=axis != "full") if "prod" in monoids else None
+        return tuple(getattr(a, f"{axis}_{m}")(factor if m == "prod" else x) for m in monoids)
 
-    outputs = _wide("sum", "max", "min", "sumsq", "prod")
     group = 64 if axis == "group" else None
-    return Program(f"{axis}_plain", function, (("addend", TILE, FP32),), outputs, group=group)
+    name = f"{axis}_{'_'.join(monoids)}"
+    return Program(name, function, (("addend", TILE, None),), _wide(*monoids), group=group)
+
+
+# As many at once as the schedules have registers for.
+PAIRS = (("sum", "max"), ("min", "sumsq"), ("prod",))
+ROW_PLAIN, GROUP_PLAIN, COLUMN_PLAIN = (
+    tuple(plain(axis, *monoids) for monoids in PAIRS) for axis in ("row", "group", "col")
+)
+FULL_PLAIN = plain("full", "sum", "max", "min", "sumsq", "prod")
 
 
 def _row_fields(a: Algebra, acc: Any, addend: Any) -> tuple[Any, ...]:
@@ -67,7 +76,7 @@ def _softmax(a: Algebra, acc: Any, mask: Any) -> tuple[Any, Any]:
     return y, a.field(stats, "lse")
 
 
-SOFTMAX = Program("online_softmax", _softmax, (("mask", TILE, FP32),), (Out("y"), Out("lse", FP32)))
+SOFTMAX = Program("online_softmax", _softmax, (("mask", TILE, None),), (Out("y"), Out("lse", FP32)))
 
 
 def _marks(a: Algebra, acc: Any, bias: Any) -> tuple[Any, Any]:
@@ -88,7 +97,7 @@ def _scaled(a: Algebra, acc: Any, bias: Any) -> tuple[Any, Any]:
     return a.mul(x, a.row_prod(_factor(a, x, sizes=True))), a.sub(x, a.row_min(x))
 
 
-ROW_SCALED = Program("row_scaled", _scaled, (("bias", ROW, FP32),), (Out("y", FP32), Out("z")))
+ROW_SCALED = Program("row_scaled", _scaled, (("bias", ROW, FP32),), (Out("y"), Out("z")))
 
 
 def group_fields(group: int) -> Program:

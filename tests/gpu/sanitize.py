@@ -19,10 +19,18 @@ from comfuse import library
 from comfuse.generator import emit
 from comfuse.generator.errors import PlanError
 from comfuse.generator.spec import Major
-from tests.gpu import packs, reductions
+from tests.gpu import packs
 from tests.gpu.compare import check
 from tests.gpu.programs import BARE, LAYERNORM, SOFTMAX, gemma_chain
-from tests.gpu.reductions import ALL_AXES, FULL_FIELDS, GATED_NORM, ROW_FIELDS, SCHEDULES_OF_TWO, group_fields
+from tests.gpu.reductions import (
+    ALL_AXES,
+    FULL_FIELDS,
+    GATED_NORM,
+    ROW_FIELDS,
+    SCHEDULES_OF_TWO,
+    WIDE_SCHEDULES,
+    group_fields,
+)
 from tests.gpu.support import Case, launcher, make_tensors
 from tests.gpu.test_operands import INTEGERS, POSITIONS
 from tests.gpu.test_stores import HEADS
@@ -34,9 +42,9 @@ PROGRAMS: dict[str, tuple[Case, ...]] = {
     "layernorm": tuple(Case(LAYERNORM, n, schedule=s) for n in (200, 520) for s in SCHEDULES),
     "softmax": tuple(Case(SOFTMAX, 520, schedule=s) for s in SCHEDULES),
     "gemma": tuple(Case(gemma_chain(520), 520, schedule=s) for s in SCHEDULES),
-    "rows": tuple(Case(ROW_FIELDS, 520, schedule=s) for s in reductions.SCHEDULES),
-    "columns": tuple(Case(p, 200, schedule=s) for p in (ALL_AXES, FULL_FIELDS) for s in reductions.SCHEDULES),
-    "groups": tuple(Case(group_fields(64), 448, schedule=s) for s in reductions.SCHEDULES),
+    "rows": tuple(Case(ROW_FIELDS, 520, schedule=s) for s in WIDE_SCHEDULES),
+    "columns": tuple(Case(p, 200, schedule=s) for p in (ALL_AXES, FULL_FIELDS) for s in WIDE_SCHEDULES),
+    "groups": tuple(Case(group_fields(64), 448, schedule=s) for s in WIDE_SCHEDULES),
     "products": tuple(Case(GATED_NORM, 200, schedule=s) for s in SCHEDULES_OF_TWO),
     "layouts": (
         *(Case(LAYERNORM, 200, a_major=a, b_major=b) for a in Major for b in Major),

@@ -10,7 +10,7 @@ from comfuse import fallbacks
 from comfuse.generator.spec import DType, Major
 from tests.gpu.compare import check, check_exact, same_bits
 from tests.gpu.programs import BARE, LAYERNORM, row_quantisation
-from tests.gpu.reductions import DIFFERENCE, SCHEDULES, SCHEDULES_OF_TWO
+from tests.gpu.reductions import DIFFERENCE, SCHEDULES, SCHEDULES_OF_TWO, WIDE_SCHEDULES
 from tests.gpu.support import Case, laid_out, make_tensors, run_op
 
 pytestmark = pytest.mark.gpu
@@ -26,7 +26,8 @@ CLOSE = (
     Case(LAYERNORM, 520, DType.FP16, a_major=Major.MN),
 )
 BATCHED = (
-    *(Case(p, 200, schedule=s, batched=True) for p in (LAYERNORM, row_quantisation(200)) for s in SCHEDULES),
+    *(Case(LAYERNORM, 200, schedule=s, batched=True) for s in SCHEDULES),
+    *(Case(row_quantisation(200), 200, schedule=s, batched=True) for s in WIDE_SCHEDULES),
     Case(LAYERNORM, 768, DType.FP16, batched=True),
     Case(LAYERNORM, 200, a_major=Major.MN, b_major=Major.MN, batched=True),
     Case(row_quantisation(100), 100, batched=True),

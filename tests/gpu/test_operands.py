@@ -10,7 +10,7 @@ import torch
 from comfuse.generator.spec import DType, Space
 from tests.gpu.algebra import Algebra, Out, Program
 from tests.gpu.compare import check, check_exact, same_bits
-from tests.gpu.reductions import SCHEDULES
+from tests.gpu.reductions import SCHEDULES, WIDE_SCHEDULES
 from tests.gpu.support import Case, make_tensors, run_op
 
 pytestmark = pytest.mark.gpu
@@ -69,7 +69,7 @@ WIDE_INTEGERS = Program(
 
 REPEATED = tuple(Case(POSITIONS, 200, schedule=s) for s in SCHEDULES)
 EXACT = (
-    *(Case(p, 208, schedule=s) for p in (INTEGERS, WIDE_INTEGERS) for s in SCHEDULES),
+    *(Case(p, 208, schedule=s) for p in (INTEGERS, WIDE_INTEGERS) for s in WIDE_SCHEDULES),
     *(Case(p, 333) for p in (INTEGERS, WIDE_INTEGERS)),
 )
 

@@ -9,7 +9,7 @@ from bench.launch import SCHEDULES
 from tests.gpu import reductions
 from tests.gpu.compare import check, same_bits
 from tests.gpu.programs import LAYERNORM, SOFTMAX, gemma_chain
-from tests.gpu.reductions import ALL_AXES, COLUMN_FIELDS, FULL_FIELDS
+from tests.gpu.reductions import ALL_AXES, COLUMN_FIELDS, FULL_FIELDS, WIDE_SCHEDULES
 from tests.gpu.support import Case, launcher, make_tensors, run
 
 pytestmark = pytest.mark.gpu
@@ -20,8 +20,9 @@ ROWS = tuple(
     for s in SCHEDULES
 )
 # Column and full reductions: partial results merged by whichever tile comes last.
-MERGED = tuple(
-    Case(p, 200, schedule=s) for p in (ALL_AXES, COLUMN_FIELDS, FULL_FIELDS) for s in reductions.SCHEDULES
+MERGED = (
+    *(Case(p, 200, schedule=s) for p in (ALL_AXES, COLUMN_FIELDS) for s in WIDE_SCHEDULES),
+    *(Case(FULL_FIELDS, 200, schedule=s) for s in reductions.SCHEDULES),
 )
 CASES = (*ROWS, *MERGED)
 

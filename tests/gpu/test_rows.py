@@ -7,24 +7,36 @@ import torch
 
 from comfuse.generator.spec import DType
 from tests.gpu.compare import check, check_exact, relative_error, same_bits, tolerance, weighty
-from tests.gpu.reductions import ROW_FIELDS, ROW_MARKS, ROW_SCALED, SCHEDULES, SOFTMAX, plain
+from tests.gpu.reductions import (
+    ROW_FIELDS,
+    ROW_MARKS,
+    ROW_PLAIN,
+    ROW_SCALED,
+    SCHEDULES,
+    SOFTMAX,
+    WIDE_SCHEDULES,
+)
 from tests.gpu.support import Case, Tensors, make_tensors, run_kernel
 
 pytestmark = pytest.mark.gpu
 
 INF, NAN = float("inf"), float("nan")
-PLAIN = plain("row")
 EXACT = (
-    *(Case(p, n, schedule=s) for p in (PLAIN, ROW_MARKS) for n in (200, 1000) for s in SCHEDULES),
-    *(Case(p, n) for p in (PLAIN, ROW_MARKS) for n in (64, 5376)),
+    *(Case(p, 1000, schedule=s) for p in ROW_PLAIN for s in SCHEDULES),
+    *(Case(ROW_MARKS, 1000, schedule=s) for s in WIDE_SCHEDULES),
+    *(Case(p, n) for p in (*ROW_PLAIN, ROW_MARKS) for n in (64, 5376)),
     *(Case(ROW_SCALED, 200, schedule=s) for s in SCHEDULES),
 )
 CLOSE = (
-    *(Case(p, 1000, schedule=s) for p in (ROW_FIELDS, SOFTMAX) for s in SCHEDULES),
+    *(Case(SOFTMAX, 1000, schedule=s) for s in SCHEDULES),
+    *(Case(ROW_FIELDS, 1000, schedule=s) for s in WIDE_SCHEDULES),
     *(Case(p, n) for p in (ROW_FIELDS, SOFTMAX) for n in (64, 5376)),
     Case(SOFTMAX, 1000, DType.FP16),
 )
-SPECIAL = tuple(Case(p, 1000, schedule=s) for p in (ROW_FIELDS, SOFTMAX, PLAIN) for s in SCHEDULES)
+SPECIAL = (
+    *(Case(p, 1000, schedule=s) for p in (SOFTMAX, *ROW_PLAIN) for s in SCHEDULES),
+    *(Case(ROW_FIELDS, 1000, schedule=s) for s in WIDE_SCHEDULES),
+)
 
 
 @pytest.mark.parametrize("case", EXACT, ids=str)
@@ -80,7 +92,7 @@ def test_special_values_reach_their_row_and_no_other(case: Case, kernels) -> Non
             assert relative_error(found, reference) <= tolerance(y.dtype, weighty(reference)), name
 
 
-@pytest.mark.parametrize("case", [Case(PLAIN, 1000, schedule=s) for s in SCHEDULES], ids=str)
+@pytest.mark.parametrize("case", [Case(ROW_PLAIN[2], 1000, schedule=s) for s in SCHEDULES], ids=str)
 def test_products_overflow_and_vanish(case: Case, kernels) -> None:
     t = make_tensors(case, 129, 72)
     t.a.zero_()
@@ -89,7 +101,7 @@ def test_products_overflow_and_vanish(case: Case, kernels) -> None:
     addend[7] = 33.0  # of 0.5
     addend[8] = -31.0  # of -2
     addend[8, 0] = 31.0
-    product = run_kernel(kernels, t)[-1]
+    (product,) = run_kernel(kernels, t)
     assert float(product[7]) == 0.0
     assert float(product[8]) == -INF
     rest = torch.ones_like(product, dtype=torch.bool)

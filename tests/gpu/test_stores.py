@@ -11,7 +11,7 @@ from comfuse import ops
 from comfuse.generator.spec import DType, Space
 from tests.gpu.algebra import Algebra, Out, Program
 from tests.gpu.compare import check_exact, same_bits
-from tests.gpu.reductions import SCHEDULES
+from tests.gpu.reductions import SCHEDULES, WIDE_SCHEDULES
 from tests.gpu.support import Case, Tensors, make_tensors, run_op
 
 pytestmark = pytest.mark.gpu
@@ -27,7 +27,7 @@ def _value(a: Algebra, acc: Any, value: Any) -> Any:
 
 
 def _stores(dtypes: tuple[DType, ...], *, strided: bool) -> Program:
-    name = f"store_{'strided' if strided else 'plain'}_{dtypes[0].value}"
+    name = f"store_{'strided' if strided else 'plain'}_{dtypes[0].value}_{len(dtypes)}"
     outputs = tuple(Out(d.value, d, strided) for d in dtypes)
     return Program(
         name,
@@ -55,14 +55,19 @@ HEADS = Program(
     (Out("q", None, True, 64), Out("wide", DType.FP32, True, 32), Out("quantised", DType.E4M3, True, 64)),
 )
 DTYPES = (
-    *(Case(_stores(d, strided=False), 208, schedule=s) for d in (FIRST, REST) for s in SCHEDULES),
+    *(Case(_stores(FIRST, strided=False), 208, schedule=s) for s in SCHEDULES),
+    *(Case(_stores(REST, strided=False), 208, schedule=s) for s in WIDE_SCHEDULES),
     *(Case(_stores(d, strided=False), 333) for d in (FIRST, REST)),
     *(Case(ROWS, 208, schedule=s) for s in SCHEDULES),
 )
-STRIDED = tuple(
-    Case(_stores(d, strided=True), 208, schedule=s)
-    for d in (FIRST[:4], FIRST[4:], REST)
-    for s in SCHEDULES
+STRIDED = (
+    *(
+        Case(_stores(d, strided=True), 208, schedule=s)
+        for d in (FIRST[:4], FIRST[4:], REST)
+        for s in WIDE_SCHEDULES
+    ),
+    # The other schedule has registers for one of them at a time.
+    *(Case(_stores((d,), strided=True), 208, schedule=SCHEDULES[1]) for d in (DType.BF16, DType.E4M3)),
 )  # fmt: skip
 
 
@@ -121,7 +126,7 @@ def test_every_layout(case: Case, layout: str, kernels) -> None:
         check_exact(t, run_op(kernels, t, layouts), f"M = {lead}")
 
 
-@pytest.mark.parametrize("case", [Case(HEADS, 384, schedule=s) for s in SCHEDULES], ids=str)
+@pytest.mark.parametrize("case", [Case(HEADS, 384, schedule=s) for s in WIDE_SCHEDULES], ids=str)
 def test_heads(case: Case, kernels) -> None:
     for lead in ((1, 1), (2, 200), (5, 129), (2, 3, 64)):
         t = _with_limits(case, lead)
