@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -26,8 +26,7 @@ Run = Callable[[str, Tensor, Tensor, Sequence[Tensor], Sequence[float]], list[Te
 RunInto = Callable[[str, Tensor, Tensor, Sequence[Tensor], Sequence[float], Sequence[Tensor]], None]
 
 
-@dataclass(frozen=True)
-class BoundCall:
+class BoundCall(NamedTuple):
     """The tensors and scalars of one call, in the order of the spec.  ``b`` has one for each product."""
 
     a: Tensor
@@ -91,15 +90,31 @@ class Call:
                 said.append(f"result {number} is copied at each call: {_COPIED}")
         return tuple(dict.fromkeys(said))
 
-    def tensors(self, args: Sequence[Any]) -> BoundCall:
-        """The call's tensors, as the op takes them.  The arguments have been checked."""
-        names = self.names
-        a, *b = (
-            arrangement.apply(args[i] if cast is None else converted(args[i], cast, names[i]), names[i])
-            for i, cast, arrangement in self._factors
-        )
-        operands = [arrangement.apply(args[i], names[i]) for i, arrangement in self._operands]
-        return BoundCall(a, b, operands, [float(args[i]) for i in self.lowered.scalars])
+    @cached_property
+    def tensors(self) -> Callable[[Sequence[Any]], BoundCall]:
+        """From arguments, which have been checked, to the call's tensors as the op takes them."""
+        (first, a), *others = [(i, self._read(i, cast, arranged)) for i, cast, arranged in self._factors]
+        operands = [(i, self._read(i, None, arranged)) for i, arranged in self._operands]
+        scalars = self.lowered.scalars
+
+        def unpack(args: Sequence[Any]) -> BoundCall:
+            return BoundCall(
+                args[first] if a is None else a(args[first]),
+                [args[i] if read is None else read(args[i]) for i, read in others],
+                [args[i] if read is None else read(args[i]) for i, read in operands],
+                [float(args[i]) for i in scalars],
+            )
+
+        return unpack
+
+    def _read(
+        self, position: int, cast: torch.dtype | None, arrangement: Arrangement
+    ) -> Callable[[Tensor], Tensor] | None:
+        """The steps for one argument; None if it is taken as it is."""
+        name = self.names[position]
+        if cast is not None:
+            return lambda x: arrangement.apply(converted(x, cast, name), name)
+        return None if arrangement.is_identity else lambda x: arrangement.apply(x, name)
 
     # --- kernels ------------------------------------------------------------------------------------
 

@@ -101,16 +101,20 @@ class FusedFunction:
 
     def _key(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """Calls with equal keys take one route."""
-        device = "cuda" if any(isinstance(x, torch.Tensor) and x.is_cuda for x in args) else "cpu"
+        key: list[Any] = []
+        on_gpu = False
+        for x in args:
+            if isinstance(x, torch.Tensor):
+                here = x.is_cuda
+                on_gpu = on_gpu or here
+                key += (x.dtype, x.shape, x.stride(), here)
+            elif isinstance(x, float):
+                key += (float, x if self._floats_matter else None)
+            else:
+                key += (type(x), x if isinstance(x, CONSTANT_TYPES) else None)
+        device = "cuda" if on_gpu else "cpu"
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        return (autocast, *(self._key_of(x) for x in args))
-
-    def _key_of(self, x: Any) -> tuple[Any, ...]:
-        if isinstance(x, torch.Tensor):
-            return x.dtype, x.shape, x.stride(), x.is_cuda
-        if isinstance(x, float):
-            return float, x if self._floats_matter else None
-        return type(x), x if isinstance(x, CONSTANT_TYPES) else None
+        return (autocast, *key)
 
     def _new_route(self, key: tuple[Any, ...], args: Sequence[Any]) -> _Route:
         region = self._region(key[0], args)

@@ -250,7 +250,7 @@ class Lowering(Emitter):
         source = node.args[0]
         assert isinstance(source, torch.fx.Node)
         layout = self._reduced_layout(node, shape_of(source), frame)
-        if layout is None:
+        if layout is None or frame.half is not None or not all(dim.is_whole for dim in frame.dims):
             raise refuse(
                 node,
                 f"it reduces arguments alone, over other dimensions than the GEMM's N = {self.n}: {_BEFORE}",
@@ -262,8 +262,16 @@ class Lowering(Emitter):
         finally:
             del self.env[source]
         term = found[result] if isinstance(found, tuple) else found
-        if term is None or term.space not in (Space.COLUMN, Space.GROUP, Space.TILE, Space.SCALAR):
+        assert not isinstance(term, Joined)
+        if term is None or term.space is Space.ROW:
             raise refuse(node, f"it reduces arguments alone over the rows: {_BEFORE}")
+        fits = (
+            axes.merged([dim, own]) == own for dim, own in zip(term.layout, frame.layout, strict=True) if dim
+        )
+        if not all(fits):
+            raise refuse(
+                node, f"it works on arguments alone, in another order than the GEMM's result: {_BEFORE}"
+            )
         return term.values[0]
 
     def _reduced_layout(self, node: torch.fx.Node, shape: axes.Shape, frame: Frame) -> Layout | None:

@@ -32,6 +32,7 @@ class TracedRegion:
         constants: position and value of each argument that is built into the spec.
         any_rows: True if the function means the same for every number of rows; False if it reads the number
             itself (``x / x.shape[0]``, ``x.view(8, 128, -1)``): then the spec holds for these rows alone.
+        lead: the dimensions of the rows of the inputs that it was traced with.
         notes: what each call does beside the kernels, for people: copies and conversions.
     """
 
@@ -42,17 +43,13 @@ class TracedRegion:
     shapes: tuple[tuple[int, ...] | None, ...]
     constants: tuple[tuple[int, Any], ...] = ()
     any_rows: bool = True
+    lead: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     _calls: dict[tuple[int, ...], Call] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def spec(self) -> FusedSpec:
         return self.lowered.spec
-
-    @property
-    def lead(self) -> tuple[int, ...]:
-        """The dimensions of the rows when it was traced."""
-        return self.lowered.lead_shape
 
     @property
     def kernels(self) -> tuple[FusedSpec, ...]:

@@ -31,7 +31,8 @@ def trace_region(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
         TraceError: a function that is not one fused kernel.
     """
     region = _traced(fn, inputs)
-    return replace(region, notes=region.call(inputs).notes(inputs))
+    call = region.call(inputs)
+    return replace(region, lead=call.lowered.lead_shape, notes=call.notes(inputs))
 
 
 def _traced(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:

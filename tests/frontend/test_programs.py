@@ -311,6 +311,25 @@ def test_meta_and_fake_inputs_give_the_same_spec():
     assert frontend.trace(layer_norm, *real) == frontend.trace(layer_norm, *fake)
 
 
+@pytest.mark.skipif(torch.version.cuda is None, reason="this torch knows no CUDA tensors")
+@pytest.mark.parametrize("name", ["masked_softmax", "swiglu_norm", "norm_to_fp8", "gelu_backward", "queries"])
+def test_tensors_on_a_gpu_give_the_same_spec(name):
+    from torch._subclasses import FakeTensorMode
+
+    from tests.frontend.test_examples import arguments, function
+
+    def on_gpu(x):
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda")
+
+    args = arguments(name)
+    with FakeTensorMode():
+        fake = [on_gpu(a) if isinstance(a, torch.Tensor) else a for a in args]
+    one, other = (frontend.trace(function(name), *inputs) for inputs in (args, fake))
+    # torch's own rms_norm takes eps in another precision there
+    assert [(n.name, n.op, n.inputs) for n in one.nodes] == [(n.name, n.op, n.inputs) for n in other.nodes]
+    assert (one.operands, one.outputs) == (other.operands, other.outputs)
+
+
 def test_floats_are_scalars_where_their_value_is_not_needed():
     def scaled(x, w, alpha, beta):
         return F.linear(x, w) * alpha + beta

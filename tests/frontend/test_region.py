@@ -136,6 +136,7 @@ def test_a_size_of_one_is_the_number_of_rows(lead):
 
     region = trace_region(program, inputs(*lead))
     assert region.any_rows
+    assert region.lead == lead
     assert region.spec == trace_region(program, inputs(*(d + 2 for d in lead))).spec
     assert region.accepts(inputs(*(d + 7 for d in lead)))
     assert [tuple(y.shape) for y in fuse(program)(*inputs(*lead))] == [(*lead, N), (*lead, N), (*lead, 1)]

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from comfuse.frontend import fuse
+from comfuse.frontend import TraceError, fuse, trace_region
 from comfuse.generator.spec import Space
 from tests.frontend.support import LEAD, N, check, ops, residual, row, tensor, weight, x
 
@@ -291,3 +291,26 @@ def test_masked_rows_are_not_a_number():
     y = fuse(lambda x, w, m: F.softmax(F.linear(x, w) + m, -1))(x(6), weight(), mask)
     assert y[2].isnan().all()
     assert not y[[0, 1, 3, 4, 5]].isnan().any()
+
+
+# --- reductions of arguments alone ----------------------------------------------------------------------
+
+
+def test_arguments_are_reduced_along_their_rows():
+    def backward_of_softmax(gradient, w, y):
+        d = F.linear(gradient, w)
+        return y * (d - (d * y).sum(-1, keepdim=True)), d + y.amax(-1, keepdim=True), d - F.softmax(y, -1)
+
+    region = check(backward_of_softmax, x(), weight(), residual())
+    assert region.any_rows
+
+
+def test_arguments_in_another_order_are_not():
+    def transposed(x, w, r):
+        return F.linear(x, w) + F.layer_norm(r, r.shape[-1:]).t()
+
+    with pytest.raises(TraceError, match="arguments alone"):
+        trace_region(transposed, [x(N), weight(), residual(N)])
+    y = fuse(lambda x, w, r: F.linear(x, w) + F.softmax(r, 0).t())
+    with pytest.raises(TraceError, match="arguments alone"):
+        y(x(6), weight(), tensor(N, 7))
