@@ -151,26 +151,15 @@ __device__ __forceinline__ float to_float(fp16 x) { return __half2float(x); }
 #endif
 CF_HD float to_float(fp32 x) { return x; }
 CF_HD float to_float(e4m3 x) {
-#ifdef __CUDA_ARCH__
-  uint32_t halves;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(x.bits)));
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(halves & 0xffffu)));
-#else
   uint32_t const magnitude = x.bits & 0x7fu;
   float const y = magnitude == 0x7fu ? NAN : detail::fp8_magnitude<3, -6>(magnitude);
   return x.bits & 0x80u ? -y : y;
-#endif
 }
 CF_HD float to_float(e5m2 x) {
-#ifdef __CUDA_ARCH__
-  // The upper byte of an fp16 number.
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(x.bits << 8)));
-#else
   uint32_t const magnitude = x.bits & 0x7fu;
   float const y =
       magnitude > 0x7cu ? NAN : (magnitude == 0x7cu ? INFINITY : detail::fp8_magnitude<2, -14>(magnitude));
   return x.bits & 0x80u ? -y : y;
-#endif
 }
 CF_HD float to_float(int8 x) { return float(x); }
 CF_HD float to_float(uint8 x) { return float(x); }

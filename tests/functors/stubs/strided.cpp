@@ -7,8 +7,7 @@ using namespace comfuse::sm90;
 
 template <int Columns, int Fragments, class T>
 struct Kernel {
-  static constexpr int N = Columns, TileM = 128, TileN = 64, kFragments = Fragments, kProducts = 1,
-                       kConsumerRegisters = Fragments == 1 ? 112 : 232;
+  static constexpr int N = Columns, TileM = 128, TileN = 64, kFragments = Fragments, kProducts = 1;
   static constexpr bool kClippedN = N % TileN != 0;
   using OperandList = cf::List<cf::StridedTile<0, T>>;
   struct Params {

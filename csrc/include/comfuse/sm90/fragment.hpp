@@ -34,8 +34,6 @@ struct FragmentSource {
   uint8_t const* vectors;          // the tile's part of every vector, in shared memory
   int row;  // first of the warp's 16 rows in the tile; its fragments are 64 rows apart
   float const (*columns)[kRows];  // [column of the phase][2 i + half]
-  // Where strided tensors lie, unless registers are too few to keep that.
-  static constexpr bool kKeepsAddresses = Kernel::kConsumerRegisters > 128;
   StridedRows<kRows> operands[StridedOperands::size + 1], outputs[StridedOutputs::size + 1];
 
   int i;  // which 64 rows
@@ -48,30 +46,23 @@ struct FragmentSource {
   CF_DEVICE FragmentSource(typename Kernel::Params const& params_, typename Kernel::Item const& item_,
                            uint8_t const* vectors_, int row_, float const (*columns_)[kRows])
       : params(params_), item(item_), vectors(vectors_), row(row_), columns(columns_) {
-    if constexpr (kKeepsAddresses) keep(StridedOperands{}, StridedOutputs{});
+    locate(StridedOperands{}, StridedOutputs{});
   }
 
   // Where the thread's run of eight columns of the fragment at hand lies in the matrix.
-  CF_DEVICE int first_column() const { return column_of_thread() + column; }
+  CF_DEVICE int first_column() const { return item.column() + column + first_column_of_thread(); }
   // How many of the eight exist: 8 or more, or none or less, or between where N is not a multiple of 8.
   CF_DEVICE int existing_columns() const { return Kernel::kClippedN ? Kernel::N - first_column() : 8; }
   // Within the batch.
-  CF_DEVICE int global_row(int half) const { return row_of_thread() + 64 * i + 8 * half; }
+  CF_DEVICE int global_row(int half) const { return item.row() + row + 64 * i + 8 * half + lane_id() / 4; }
   CF_DEVICE bool has_row(int half) const { return global_row(half) < params.m; }
 
-  // Of the fragment at hand.
   template <class Leaf>
-  CF_DEVICE StridedRows<2> strided() const {
-    if constexpr (!kKeepsAddresses) {
-      int first = global_row(0);
-      // Otherwise the compiler computes the addresses of all fragments at once, and keeps them.
-      asm volatile("" : "+r"(first));
-      return locate<Leaf, 2>([&](int half) { return first + 8 * half; });
-    } else if constexpr (IsStridedTile<Leaf>::value) {
-      return operands[index_among<IsStridedTile, Leaf>(StridedOperands{})].pair(2 * i);
-    } else {
-      return outputs[index_among<IsStridedStore, Leaf>(StridedOutputs{})].pair(2 * i);
-    }
+  CF_DEVICE StridedRows<kRows> const& strided() const {
+    if constexpr (IsStridedTile<Leaf>::value)
+      return operands[index_among<IsStridedTile, Leaf>(StridedOperands{})];
+    else
+      return outputs[index_among<IsStridedStore, Leaf>(StridedOutputs{})];
   }
 
   template <class>
@@ -79,27 +70,18 @@ struct FragmentSource {
   CF_DEVICE FragmentSource const& source() const { return *this; }
 
  private:
-  // Of the thread's places in the tile's first fragment, the first.
-  CF_DEVICE int row_of_thread() const { return item.row() + row + lane_id() / 4; }
-  CF_DEVICE int column_of_thread() const { return item.column() + first_column_of_thread(); }
-
-  template <class Leaf, int Rows, class Row>
-  CF_DEVICE StridedRows<Rows> locate(Row const& row_of) const {
-    using T = typename ElementOf<Leaf>::type;
-    constexpr int kIndex = ElementOf<Leaf>::index;
-    StridedRows<Rows> rows;
-    if constexpr (IsStridedTile<Leaf>::value)
-      rows.template locate<T, 0>(params.operands[kIndex], item.batch, params.m, row_of, column_of_thread());
-    else
-      rows.template locate<T, Kernel::N>(params.outputs[kIndex], item.batch, params.m, row_of, 0);
-    return rows;
-  }
   template <class... Operand, class... Store>
-  CF_DEVICE void keep(List<Operand...>, List<Store...>) {
-    [[maybe_unused]] auto const row_of = [&](int r) { return row_of_thread() + 64 * (r / 2) + 8 * (r % 2); };
+  CF_DEVICE void locate(List<Operand...>, List<Store...>) {
+    [[maybe_unused]] auto const row_of = [&](int r) {
+      return item.row() + row + 64 * (r / 2) + 8 * (r % 2) + lane_id() / 4;
+    };
     [[maybe_unused]] int operand = 0, output = 0;
-    ((operands[operand++] = locate<Operand, kRows>(row_of)), ...);
-    ((outputs[output++] = locate<Store, kRows>(row_of)), ...);
+    (operands[operand++].template locate<typename ElementOf<Operand>::type, 0>(
+         params.operands[ElementOf<Operand>::index], item.batch, params.m, row_of),
+     ...);
+    (outputs[output++].template locate<typename ElementOf<Store>::type, Kernel::N>(
+         params.outputs[ElementOf<Store>::index], item.batch, params.m, row_of),
+     ...);
   }
 };
 
@@ -218,21 +200,22 @@ CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, Tile<Index, T>)
 
 template <class Kernel, class P, int Index, class T>
 CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, StridedTile<Index, T>) {
-  auto const rows = source.template strided<StridedTile<Index, T>>();
+  auto const& rows = source.template strided<StridedTile<Index, T>>();
   int const count = source.existing_columns();
   Block<T> blocks[2] = {};
   if (rows.blocks && (Kernel::N % 8 == 0 || count >= 8)) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      load_block_if(count > 0 && source.has_row(half), rows.template row<T>(half) + source.column,
-                    blocks[half]);
+      load_block_if(count > 0 && source.has_row(half),
+                    rows.template row<T>(2 * source.i + half) + source.first_column(), blocks[half]);
   } else {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int i = 0; i < 8; ++i)
-        load_element_if(i < count && source.has_row(half), rows.template row<T>(half) + source.column + i,
-                        blocks[half], i);
+        load_element_if(i < count && source.has_row(half),
+                        rows.template row<T>(2 * source.i + half) + source.first_column() + i, blocks[half],
+                        i);
     }
   }
   return unpack_runs(blocks);

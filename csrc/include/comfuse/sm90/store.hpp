@@ -32,7 +32,7 @@ CF_DEVICE void store(FragmentSource<Kernel, P> const& source, Fragment const& f,
 template <class Kernel, class P, int Output, class T, class X>
 CF_DEVICE void store(FragmentSource<Kernel, P> const& source, Fragment const& f, StridedStore<Output, T, X>) {
   CfTensor const& tensor = source.params.outputs[Output];
-  auto const strided = source.template strided<StridedStore<Output, T, X>>();
+  auto const& strided = source.template strided<StridedStore<Output, T, X>>();
   int const count = source.existing_columns();
   TwoLevels column(source.first_column(), tensor.column_period, Kernel::N);
   int64_t offset = column.offset(tensor.column_outer, tensor.column_stride);
@@ -40,15 +40,16 @@ CF_DEVICE void store(FragmentSource<Kernel, P> const& source, Fragment const& f,
   if (strided.blocks && (Kernel::N % 8 == 0 || count >= 8)) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      store_block_if(count > 0 && source.has_row(half), strided.template row<T>(half) + offset, blocks[half]);
+      store_block_if(count > 0 && source.has_row(half), strided.template row<T>(2 * source.i + half) + offset,
+                     blocks[half]);
   } else {
     int64_t const wrap = tensor.column_outer - column.period * tensor.column_stride;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        store_element_if(i < count && source.has_row(half), strided.template row<T>(half) + offset,
-                         blocks[half], i);
+        store_element_if(i < count && source.has_row(half),
+                         strided.template row<T>(2 * source.i + half) + offset, blocks[half], i);
       offset += tensor.column_stride;
       if (++column.inner == column.period) column.inner = 0, offset += wrap;
     }

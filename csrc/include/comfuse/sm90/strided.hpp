@@ -22,22 +22,21 @@ struct TwoLevels {
   }
 };
 
-// Where rows of a thread lie in one strided tensor.
+// Where a thread's rows of one strided tensor lie, for one tile.
 template <int Rows>
 struct StridedRows {
-  uint8_t* rows[Rows];  // at column 0 of an output; of an operand, at the thread's first in the tile
+  uint8_t* rows[Rows];  // column 0
   bool blocks;          // each run of eight columns is contiguous and aligned
 
   template <class T>
   CF_DEVICE T* row(int r) const {
     return reinterpret_cast<T*>(rows[r]);
   }
-  CF_DEVICE StridedRows<2> pair(int first) const { return {{rows[first], rows[first + 1]}, blocks}; }
 
   // `row(r)`: the thread's r-th row within its batch.  `kColumns`: of the matrix; 0 for an operand, whose
-  // columns are contiguous: one address, that of `column`, serves them all.
+  // columns are contiguous.
   template <class T, int kColumns, class Row>
-  CF_DEVICE void locate(CfTensor const& tensor, int batch, int m, Row const& row, int column) {
+  CF_DEVICE void locate(CfTensor const& tensor, int batch, int m, Row const& row) {
     constexpr int kAlignment = sizeof(T) == 1 ? 8 : 16;
     auto const base = static_cast<T*>(tensor.data) + batch * tensor.batch_stride;
     uint64_t strides = tensor.stride;
@@ -53,7 +52,7 @@ struct StridedRows {
 #pragma unroll
     for (int r = 0; r < Rows; ++r)
       rows[r] = reinterpret_cast<uint8_t*>(
-          base + TwoLevels(row(r), tensor.row_period, m).offset(tensor.row_outer, tensor.stride) + column);
+          base + TwoLevels(row(r), tensor.row_period, m).offset(tensor.row_outer, tensor.stride));
   }
 };
 
