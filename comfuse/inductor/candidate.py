@@ -1,0 +1,43 @@
+"""A part of a graph that may become one fused kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch.fx import Node
+
+from comfuse.frontend.lowered import Lowered
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Nodes around one GEMM, or two side by side.  No way out of them leads back in.
+
+    Attributes:
+        anchors: the GEMMs.
+        nodes: all nodes, the anchors among them, in the graph's order.
+        inputs: what they read from outside, each once, in the order in which it is first read.
+        outputs: those that are read outside, in the graph's order.
+        stopped: the first node at each of its borders, and why it ends there.
+    """
+
+    anchors: tuple[Node, ...]
+    nodes: tuple[Node, ...]
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    stopped: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Found:
+    """A candidate that the front end understands.
+
+    Attributes:
+        candidate: the nodes.
+        lowered: its spec, and which input is what.  Where rows are symbolic, of sample sizes.
+        dynamic: whether its number of rows is symbolic; then the spec is the same for all numbers.
+    """
+
+    candidate: Candidate
+    lowered: Lowered
+    dynamic: bool = False
