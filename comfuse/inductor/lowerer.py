@@ -1,0 +1,146 @@
+"""From a candidate to its spec: the front end reads it, with numbers in the place of symbolic rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch.fx import Node
+
+from comfuse.frontend.arguments import Arrangement
+from comfuse.frontend.axes import row_major, same_strides
+from comfuse.frontend.errors import TraceError
+from comfuse.frontend.gemm import FACTORS
+from comfuse.frontend.lower import lower
+from comfuse.frontend.lowered import Lowered, OwnForm, ResultForm
+from comfuse.frontend.names import rename
+from comfuse.frontend.views import refuse
+from comfuse.generator.spec import FusedSpec, Space
+from comfuse.inductor.candidate import Candidate, Found
+from comfuse.inductor.extract import extract
+from comfuse.inductor.symbols import Table, expressions, is_symbolic, samples
+
+
+def lowered(candidate: Candidate) -> Found:
+    """The spec of a candidate, and which of its inputs and outputs are what of it.
+
+    The names in the spec do not depend on those in the graph: the same layers have the same text.
+
+    Raises:
+        TraceError: the candidate is no fused kernel.  ``node`` is the node of the graph where it has to end
+            before, or one of its anchors where there is none at all.
+    """
+    for anchor in candidate.anchors:
+        _check_sizes(anchor)
+    vals = [node.meta["val"] for node in (*candidate.inputs, *candidate.nodes)]
+    tables = samples(vals)
+    found = [_lowered(candidate, table) for table in tables]
+    if any(other.spec != found[0].spec for other in found):
+        raise _refused(candidate, "its kernel depends on the number of rows, which is symbolic")
+    return Found(candidate, found[0], dynamic=len(tables) > 1)
+
+
+def _check_sizes(anchor: Node) -> None:
+    """Refuses an anchor whose kernel no number of columns or inner size is known for, or that has no rows."""
+    left, right = (anchor.args[i] for i in FACTORS[anchor.target])
+    assert isinstance(left, Node)
+    assert isinstance(right, Node)
+    for name, size in zip("KN", right.meta["val"].shape[-2:], strict=True):
+        if is_symbolic(size):
+            raise refuse(anchor, f"its {name} = {size} is symbolic; only its rows may be")
+    if any(not expressions(size) and size == 0 for size in left.meta["val"].shape):
+        raise refuse(anchor, "it has no rows")
+
+
+def _lowered(candidate: Candidate, table: Table) -> Lowered:
+    try:
+        captured = extract(candidate, table)
+        found = lower(captured)
+    except TraceError as e:
+        if e.node in {node.name for node in candidate.nodes}:
+            raise
+        raise _refused(candidate, str(e)) from e
+    vals = {position: node.meta["val"] for node, position in captured.arguments.items()}
+    _check_inputs(candidate, found, vals)
+    _check_results(candidate, found, captured.outputs)
+    return found.with_spec(_without_names(found.spec))
+
+
+def _check_inputs(candidate: Candidate, found: Lowered, vals: dict[int, torch.Tensor]) -> None:
+    """Refuses inputs that the op would have to be given copies of, or that only the host can read."""
+    for position in found.scalars:
+        raise _at_reader(candidate, position, "is a number in CPU memory")
+    for factor in (found.a, *found.b):
+        if factor.cast is not None:
+            raise _at_reader(candidate, factor.position, f"is converted to {factor.cast} before the product")
+    factors: list[tuple[int, Arrangement]] = [(found.a.position, found.arrangement_of_a())]
+    factors += [(b.position, found.arrangement_of_b(b)) for b in found.b]
+    operands = [(operand.position, found.arrangement_of(operand)) for operand in found.operands]
+    for position, arrangement in factors + operands:
+        reason = arrangement.reason_to_copy(vals[position])
+        if reason:
+            raise _at_reader(candidate, position, f"would have to be copied: {reason}")
+        is_dynamic = is_symbolic(candidate.inputs[position].meta["val"])
+        if is_dynamic and not _keeps_order(arrangement):
+            raise _at_reader(candidate, position, "has symbolic rows, and is read in another order")
+
+
+def _keeps_order(arrangement: Arrangement) -> bool:
+    """Whether a reshape is all there is to it."""
+    return (
+        arrangement.slices is None
+        and arrangement.order == tuple(range(len(arrangement.order)))
+        and arrangement.repeated == arrangement.expanded
+    )
+
+
+def _check_results(candidate: Candidate, found: Lowered, outputs: Iterable[Node]) -> None:
+    """Refuses results that are more than an output of the op in another shape."""
+    for node, copy, form in zip(candidate.outputs, outputs, found.results, strict=True):
+        if not _is_plain(found, form, copy.meta["val"]):
+            raise refuse(node, "its elements lie in another order than the rows and columns of the GEMM")
+
+
+def _is_plain(found: Lowered, form: ResultForm | OwnForm, val: torch.Tensor) -> bool:
+    if isinstance(form, OwnForm) or form.copied or form.heads is not None:
+        return False
+    shape, contiguous = form.shape, row_major(form.shape)
+    strides, start = found.strides_of(form)
+    is_whole = start == 0 and math.prod(shape) == _output_size(found, form.space)
+    return is_whole and all(same_strides(s, contiguous, shape) for s in (strides, val.stride()))
+
+
+def _output_size(found: Lowered, space: Space) -> int:
+    """The elements of an output of the op; 0 where each batch has its own."""
+    rows, n = found.rows.count, found.spec.n
+    by_batch = found.spec.batched and space in (Space.ROW, Space.SCALAR)
+    sizes = {
+        Space.TILE: rows * n,
+        Space.GROUP: rows * (n // (found.spec.group or n)),
+        Space.COLUMN: rows,
+        Space.ROW: n,
+        Space.SCALAR: 1,
+    }
+    return 0 if by_batch else sizes[space]
+
+
+def _without_names(spec: FusedSpec) -> FusedSpec:
+    """The spec with names that say what a thing is, and not what the graph calls it."""
+    operands = tuple(replace(o, name=o.space.value) for o in spec.operands)
+    outputs = tuple(replace(o, name=f"y{i}") for i, o in enumerate(spec.outputs))
+    names = {i: node.op for i, node in enumerate(spec.nodes)}
+    return rename(replace(spec, operands=operands, outputs=outputs), names)
+
+
+def _at_reader(candidate: Candidate, position: int, what: str) -> TraceError:
+    """The error at the first node that reads an input."""
+    source = candidate.inputs[position]
+    reader = next(node for node in candidate.nodes if source in node.all_input_nodes)
+    return refuse(reader, f"its input {source.name} {what}")
+
+
+def _refused(candidate: Candidate, reason: str) -> TraceError:
+    """The error for a candidate that is refused as a whole: at its last node."""
+    return refuse(candidate.nodes[-1], reason)
