@@ -1,14 +1,16 @@
 """Where in the user's source a graph node comes from, and the name the user gave its value.
 
 While a function is captured, :class:`LocationRecorder` writes ``"file:line"`` of the innermost frame
-outside torch into every node.  :func:`value_names` then reads the statements at these places: the last
-node made by ``h = F.linear(x, w, b) + r`` is called ``h``, in the spec, in the kernel and in errors.
+outside torch into every node; torch.compile writes the whole traceback.  :func:`value_names` then reads the
+statements at these places: the last node made by ``h = F.linear(x, w, b) + r`` is called ``h``, in the spec,
+in the kernel and in errors.
 """
 
 from __future__ import annotations
 
 import ast
 import linecache
+import re
 import sys
 import traceback
 from collections.abc import Iterable
@@ -23,6 +25,8 @@ from torch.overrides import TorchFunctionMode
 
 # Frames of these packages are never the user's.
 _MACHINERY = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+
+_FRAME = re.compile(r'^\s*File "(.+)", line (\d+)', re.MULTILINE)
 
 
 class LocationRecorder(TorchFunctionMode):
@@ -54,8 +58,21 @@ def failed_at(error: BaseException) -> str | None:
 
 
 def location(node: torch.fx.Node) -> str | None:
-    """``"file:line"`` that made the node, or None."""
-    return node.stack_trace or None
+    """``"file:line"`` that made the node, or None.
+
+    Reads what :class:`LocationRecorder` wrote, and the tracebacks that torch.compile writes instead.
+    """
+    return _innermost(node.stack_trace) if node.stack_trace else None
+
+
+@lru_cache(maxsize=1024)
+def _innermost(trace: str) -> str | None:
+    """The user's innermost frame of a traceback; ``"file:line"`` is itself."""
+    frames = _FRAME.findall(trace)
+    if not frames:
+        return trace
+    users = [f"{file}:{line}" for file, line in frames if _is_users(file)]
+    return users[-1] if users else None
 
 
 def value_names(nodes: Iterable[torch.fx.Node]) -> dict[torch.fx.Node, str]:

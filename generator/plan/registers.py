@@ -1,7 +1,8 @@
 """Registers of a kernel's consumer threads, as an estimate.
 
-Held against ptxas for fifteen programs of tails, groups, column sums, two phases and more: it refuses all
-that would spill in pingpong2, the schedule with the fewest registers, and some that would just fit.
+Held against ptxas in pingpong2, the schedule with the fewest registers, for programs of tails, groups,
+column sums, two phases and more: it refuses what would spill, but for a few bytes here and there, and some
+that would just fit.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.phases import Phase, PhaseProgram, axis, moves_rows
+from comfuse.generator.plan.cost import loads_permuted
 from comfuse.generator.plan.kernel_plan import TileShape
 from comfuse.generator.spec import FusedSpec, Operand, Output, Space
 
-_FIXED = 42  # addresses, loops, and the 16 values of the fragment at hand with what they are made from
+_FIXED = 40  # addresses, loops, and the 16 values of the fragment at hand with what they are made from
 
 
 def registers(program: PhaseProgram, shape: TileShape) -> int:
@@ -23,14 +25,22 @@ def registers(program: PhaseProgram, shape: TileShape) -> int:
     groups = shape.tile_n // (spec.group or shape.tile_n)
     # A group's results stay for the later phases, those of the row that a thread owns.
     remembered = groups * sum(_state(spec, r) for r in program.reductions if axis(spec, r) == "group")
-    return _FIXED + accumulators + remembered + max(_phase(spec, p, rows_of_thread) for p in program.phases)
+    # To trade accumulators, of both products at once.
+    traded = 0 if loads_permuted(spec) else 16 * (spec.products - 1)
+    return (
+        _FIXED
+        + accumulators
+        + remembered
+        + traded
+        + max(_phase(spec, p, rows_of_thread) for p in program.phases)
+    )
 
 
 def _phase(spec: FusedSpec, phase: Phase, rows_of_thread: int) -> int:
     """Values a row or group, what reductions have so far, addresses of strided tiles, wide elements."""
     values = (len(phase.columns) + len(phase.groups)) * rows_of_thread
-    # For each row, of a group too; for eight columns while the lanes trade as many; for all.
-    copies = {"row": rows_of_thread, "group": rows_of_thread, "col": 16, "full": 1}
+    # For each row, of a group too; for eight columns; for all.
+    copies = {"row": rows_of_thread, "group": rows_of_thread, "col": 8, "full": 1}
     for r in phase.reductions:
         over = axis(spec, r)
         assert over is not None

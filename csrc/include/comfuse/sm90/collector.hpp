@@ -35,6 +35,7 @@ class Collector {
   CF_DEVICE static void run(Params const& params, Memory const& memory,
                             typename Kernel::Scheduler scheduler) {
     for (int word = lane_id(); word < Memory::kFinishedWords; word += 32) memory.finished()[word] = 0;
+    __syncwarp();
     for (uint32_t sequence = 0; !scheduler.done(); scheduler.advance(), ++sequence) {
       int const team = sequence % kTeams;
       Item const item = scheduler.item();
@@ -42,14 +43,12 @@ class Collector {
       if (!item.phantom())
         merge_warps(params, memory, item, team, Extent<Kernel>(item, params.m), ColReductions{},
                     FullReductions{});
-      __syncwarp();
-      if (lane_id() == 0) arrive(memory.emptied(team));
+      arrive(memory.emptied(team));
       if (item.phantom()) continue;
       if constexpr (ColReductions::size > 0) count_columns(params, memory, item);
       if constexpr (FullReductions::size > 0) count_all(params, memory);
     }
-    __syncwarp();
-    if (lane_id() == 0) arrive(memory.done());
+    arrive(memory.done());
   }
 
  private:

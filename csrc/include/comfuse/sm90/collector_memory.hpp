@@ -53,12 +53,13 @@ struct CollectorMemory {
   CF_DEVICE uint64_t& emptied(int team) const { return barriers[kTeams + team]; }
   CF_DEVICE uint64_t& done() const { return barriers[2 * kTeams]; }
 
+  // Every lane arrives for what it wrote or read itself.
   CF_DEVICE void init() const {
     for (int team = 0; kIsUsed && team < kTeams; ++team) {
-      Barrier::init(&filled(team), kWarps);
-      Barrier::init(&emptied(team), 1);
+      Barrier::init(&filled(team), kWarps * 32);
+      Barrier::init(&emptied(team), 32);
     }
-    if (kIsUsed) Barrier::init(&done(), 1);
+    if (kIsUsed) Barrier::init(&done(), 32);
   }
 };
 

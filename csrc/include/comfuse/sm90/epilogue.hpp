@@ -65,11 +65,10 @@ class Epilogue {
     if constexpr (Collected::kIsUsed) wait(shared_.collected.emptied(team_), phase_ ^ 1);
     run_phases(accumulator, item, PhasesOf<Program>{});
     run_row_tail(item);
-    __syncwarp();  // what the warp has read and written comes before its arrivals
+    if constexpr (Collected::kIsUsed) arrive(shared_.collected.filled(team_));
+    __syncwarp();  // all that the warp has read comes before its arrival
     if constexpr (Kernel::kVectorBytes > 0)
       if (lane_id() == 0) arrive(*shared_.vector_empty);
-    if constexpr (Collected::kIsUsed)
-      if (lane_id() == 0) arrive(shared_.collected.filled(team_));
     phase_ ^= 1;
   }
 
