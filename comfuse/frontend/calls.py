@@ -14,7 +14,7 @@ from comfuse import ops
 from comfuse.frontend.arguments import Arrangement, converted, count_copy
 from comfuse.frontend.axes import row_major, same_strides
 from comfuse.frontend.lowered import Lowered, OwnForm, Read, ResultForm
-from comfuse.generator.spec import Major, Space
+from comfuse.generator.spec import FusedSpec, Major, Space
 from comfuse.generator.stages import Source, Stage, stages
 from comfuse.ops import programs
 from comfuse.reference import TORCH_DTYPES
@@ -41,6 +41,14 @@ class Step:
 
     text: str
     stage: Stage
+
+
+def steps(spec: FusedSpec) -> tuple[Step, ...]:
+    """The kernels of a region, in the order in which they run."""
+    found = stages(spec)
+    if len(found) == 1:  # as it was traced, with the user's names
+        found = (replace(found[0], spec=spec),)
+    return tuple(Step(stage.spec.text(), stage) for stage in found)
 
 
 @dataclass(frozen=True)
@@ -121,11 +129,7 @@ class Call:
     @cached_property
     def steps(self) -> tuple[Step, ...]:
         """Its kernels, in the order in which they run."""
-        spec = self.lowered.spec
-        found = stages(spec)
-        if len(found) == 1:  # as it was traced, with the user's names
-            found = (replace(found[0], spec=spec),)
-        return tuple(Step(stage.spec.text(), stage) for stage in found)
+        return steps(self.lowered.spec)
 
     @property
     def is_plain(self) -> bool:

@@ -1,0 +1,268 @@
+"""A call of the op in the place of a candidate's nodes.
+
+The graph changes as a whole or not at all.  No size is compared in a way that adds a guard: where rows are
+symbolic, all operands get the leading sizes of A, as the graph itself has them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
+
+from comfuse.frontend.arguments import Arrangement
+from comfuse.frontend.calls import Step, steps
+from comfuse.frontend.lowered import ResultForm
+from comfuse.frontend.views import refuse
+from comfuse.generator.spec import Space
+from comfuse.generator.stages import Source
+from comfuse.inductor.candidate import Found
+from comfuse.ops.schema import FIXED, GENERAL, MAX_FIXED
+
+aten = torch.ops.aten
+
+Size = int | torch.SymInt
+_KEPT = ("stack_trace", "nn_module_stack")  # what says where in the user's program a node comes from
+
+
+def replace(graph: Graph, found: Found) -> dict[Node, Node]:
+    """Puts calls of the op in the place of the candidate's nodes, one for each of its kernels.
+
+    Returns:
+        For each output of the candidate, which is no node of the graph any more, what took its place: of the
+        same shape, strides and dtype.
+
+    Raises:
+        TraceError: it has no place in this graph, which is left as it was.
+    """
+    candidate = found.candidate
+    inside = set(candidate.nodes)
+    order = [node for node in graph.nodes if node in inside]
+    _check_between(order, inside)
+    emitter = _Emitter(graph, order[-1], candidate.anchors[0])
+    users = {user for output in candidate.outputs for user in output.users if user not in inside}
+    before = [(user, user.args, user.kwargs) for user in users]
+    try:
+        results = _Region(emitter, found).results()
+        for old, new in results.items():
+            old.replace_all_uses_with(new, lambda user: user not in inside)
+        _sort(graph)
+        graph.lint()
+    except BaseException:
+        for user, args, kwargs in before:
+            user.args, user.kwargs = args, kwargs
+        emitter.undo()
+        _sort(graph)
+        raise
+    for node in reversed(order):
+        graph.erase_node(node)
+    return results
+
+
+def _sort(graph: Graph) -> None:
+    from torch._inductor.pattern_matcher import stable_topological_sort
+
+    stable_topological_sort(graph)
+
+
+def _check_between(order: Sequence[Node], inside: set[Node]) -> None:
+    """Checks that all nodes can be computed at the place of the last one.
+
+    Raises:
+        TraceError: something is written in between, perhaps what the region reads.
+    """
+    after: set[Node] = set()  # what depends on the region, and is not part of it
+    node = order[0]
+    while node is not order[-1].next:
+        reads_after = any(i in after for i in node.all_input_nodes)
+        if node in inside:
+            assert not reads_after, f"{node} depends on its own region by a way around it"
+        elif reads_after or any(i in inside for i in node.all_input_nodes):
+            after.add(node)
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            raise refuse(node, "it writes to a tensor between the nodes of a region")
+        node = node.next
+
+
+class _Emitter:
+    """Adds nodes behind ``last``, with the values that tracing them gives."""
+
+    def __init__(self, graph: Graph, last: Node, origin: Node) -> None:
+        self._graph = graph
+        self._place = last.next
+        self._meta = {key: origin.meta[key] for key in _KEPT if key in origin.meta}
+        self._added: list[Node] = []
+        self._sizes = {node.meta["val"].node.expr: node for node in graph.nodes if _is_size(node)}
+
+    def call(self, target: Any, *args: Any) -> Node:
+        with torch.no_grad():
+            val = target(*torch.fx.map_arg(args, lambda node: node.meta["val"]))
+        with self._graph.inserting_before(self._place):
+            node = self._graph.call_function(target, args)
+        node.meta = {**self._meta, "val": val}
+        self._added.append(node)
+        return node
+
+    def undo(self) -> None:
+        for node in reversed(self._added):
+            self._graph.erase_node(node)
+
+    def sizes(self, sizes: Sequence[Size], of: Node) -> list[int | Node]:
+        return [self._size(size, of) for size in sizes]
+
+    def _size(self, size: Size, of: Node) -> int | Node:
+        if isinstance(size, int):
+            return size
+        if size.node.expr.is_Integer:
+            return int(size.node.expr)
+        found = self._sizes.get(size.node.expr)
+        if found is None:
+            raise refuse(of, f"its graph has no node for the size {size}")
+        return found
+
+    def reshaped(self, node: Node, shape: Sequence[Size]) -> Node:
+        """``node`` in another shape of as many elements."""
+        val = node.meta["val"]
+        if statically_known_true(sym_eq(tuple(val.shape), tuple(shape))):
+            return node
+        if not statically_known_true(sym_eq(val.numel(), _product(shape))):
+            raise refuse(node, f"not for all sizes does its shape {tuple(val.shape)} fit {tuple(shape)}")
+        return self.call(aten.reshape.default, node, self.sizes(shape, node))
+
+
+def _is_size(node: Node) -> bool:
+    """Whether a node is a size that depends on no tensor of the graph."""
+    if not isinstance(node.meta.get("val"), torch.SymInt):
+        return False
+    return node.op == "placeholder" or all(_is_size(i) for i in node.all_input_nodes)
+
+
+def _product(sizes: Sequence[Size]) -> Size:
+    result: Size = 1
+    for size in sizes:
+        result = result * size
+    return result
+
+
+class _Region:
+    """The nodes of one region."""
+
+    def __init__(self, emitter: _Emitter, found: Found) -> None:
+        self._emit = emitter
+        self._found = found
+        self._lowered = found.lowered
+        self._lead = _lead(found)
+
+    def results(self) -> dict[Node, Node]:
+        outputs = self._outputs()
+        results = {}
+        for old, form in zip(self._found.candidate.outputs, self._lowered.results, strict=True):
+            assert isinstance(form, ResultForm), f"{old} is no output of the op"
+            new = self._emit.reshaped(outputs[form.index], old.meta["val"].shape)
+            _check_same(old, new)
+            results[old] = new
+        return results
+
+    # --- arguments ----------------------------------------------------------------------------------
+
+    def _factors(self) -> tuple[Node, list[Node]]:
+        low, spec = self._lowered, self._lowered.spec
+        a = self._arranged(low.a.position, low.arrangement_of_a(), (*self._lead, spec.k))
+        shape = (*self._lead[:1], spec.n, spec.k) if spec.batched else (spec.n, spec.k)
+        b = []
+        for read in low.b:
+            arrangement = low.arrangement_of_b(read)
+            b.append(self._arranged(read.position, arrangement, shape[-len(arrangement.shape) :]))
+        return a, b
+
+    def _operands(self) -> list[Node]:
+        low, n = self._lowered, self._lowered.spec.n
+        shapes = {Space.ROW: (n,), Space.COLUMN: self._lead, Space.TILE: (*self._lead, n)}
+        nodes = []
+        for read in low.operands:
+            arrangement = low.arrangement_of(read)
+            shape = shapes[read.space]
+            nodes.append(self._arranged(read.position, arrangement, shape[-len(arrangement.shape) :]))
+        return nodes
+
+    def _arranged(self, position: int, arrangement: Arrangement, shape: Sequence[Size]) -> Node:
+        """An input as the op takes it.  Where its rows are symbolic, only its shape can change."""
+        node = self._found.candidate.inputs[position]
+        if all(isinstance(size, int) for size in (*node.meta["val"].shape, *shape)):
+            node = self._laid_out(node, arrangement)
+        return self._emit.reshaped(node, shape)
+
+    def _laid_out(self, node: Node, arrangement: Arrangement) -> Node:
+        """The steps of an arrangement but for the last."""
+        for dim, part in enumerate(arrangement.slices or ()):
+            if part != slice(0, arrangement.of[dim], 1):
+                node = self._emit.call(aten.slice.Tensor, node, dim, part.start, part.stop, part.step)
+        if arrangement.order != tuple(range(len(arrangement.order))):
+            node = self._emit.reshaped(node, arrangement.split)
+            node = self._emit.call(aten.permute.default, node, list(arrangement.order))
+        if arrangement.repeated != arrangement.expanded:
+            node = self._emit.reshaped(node, arrangement.expanded)
+            node = self._emit.call(aten.expand.default, node, list(arrangement.repeated))
+        return node
+
+    # --- kernels ------------------------------------------------------------------------------------
+
+    def _outputs(self) -> dict[int, Node]:
+        """The outputs of the whole spec, one kernel after the other."""
+        a, b = self._factors()
+        given = self._operands()
+        stored: list[list[Node]] = []
+        outputs: dict[int, Node] = {}
+        for step in steps(self._lowered.spec):
+            read = zip(step.stage.operands, step.stage.spec.operands, strict=True)
+            operands = [self._of_stage(source, o.space, given, stored) for source, o in read]
+            stored.append(self._run(step, a, b[0], [*b[1:], *operands]))
+            outputs |= {i: y for i, y in zip(step.stage.outputs, stored[-1], strict=True) if i is not None}
+        return outputs
+
+    def _of_stage(
+        self, source: Source, space: Space, given: Sequence[Node], stored: Sequence[Sequence[Node]]
+    ) -> Node:
+        if source.stage is None:
+            return given[source.index]
+        node = stored[source.stage][source.index]
+        if node.meta["val"].dim():
+            return node
+        sizes = self._emit.sizes(self._lead if space is Space.COLUMN else (self._lowered.spec.n,), node)
+        return self._emit.call(aten.expand.default, node, sizes)
+
+    def _run(self, step: Step, a: Node, b: Node, operands: Sequence[Node]) -> list[Node]:
+        """A kernel's outputs."""
+        count = len(step.stage.outputs)
+        if count in FIXED and len(operands) <= MAX_FIXED:
+            run = self._emit.call(FIXED[count][len(operands)], step.text, a, b, *operands)
+            if count == 1:
+                return [run]
+        else:
+            run = self._emit.call(GENERAL, step.text, a, b, list(operands), [])
+        return [self._emit.call(operator.getitem, run, i) for i in range(count)]
+
+
+def _lead(found: Found) -> tuple[Size, ...]:
+    """The leading sizes of A as the op gets it."""
+    if not found.dynamic:
+        return found.lowered.lead_shape
+    (*sizes, _) = found.candidate.anchors[0].meta["val"].shape
+    return tuple(sizes) if found.lowered.spec.batched else (_product(sizes),)
+
+
+def _check_same(old: Node, new: Node) -> None:
+    """Checks that the rest of the graph sees no difference.
+
+    Raises:
+        TraceError: TorchInductor lays the result out in another way than the op.
+    """
+    was, now = old.meta["val"], new.meta["val"]
+    assert was.dtype == now.dtype, f"{old} is {was.dtype}, and its output {now.dtype}"
+    for size, stride, own in zip(was.shape, was.stride(), now.stride(), strict=True):
+        if not (statically_known_true(size == 1) or statically_known_true(sym_eq(stride, own))):
+            raise refuse(old, f"it has strides {tuple(was.stride())}, and as an output {tuple(now.stride())}")
