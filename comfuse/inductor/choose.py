@@ -1,0 +1,158 @@
+"""Whether a region becomes a fused kernel: faster by the model, and never where it was measured to be slower.
+
+The decision depends on the region, its rows, TorchInductor's settings and the name of a GPU, and on no
+device: it is the same on a machine without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch.fx import Node
+
+from comfuse.errors import ComFuseError
+from comfuse.frontend.calls import steps
+from comfuse.frontend.source import location
+from comfuse.generator.ops import REDUCTIONS
+from comfuse.generator.plan import plan
+from comfuse.inductor import measured
+from comfuse.inductor.candidate import Found
+from comfuse.inductor.estimate import Estimate, estimate
+from comfuse.inductor.policy import Policy
+from comfuse.inductor.verdict import Verdict
+from comfuse.ops import programs, resolver
+
+_MARGIN = 0.99  # of TorchInductor's time: what is predicted to gain less may as well lose
+_ROWS = 4096  # to decide for where nothing is known of a symbolic number of rows
+
+
+def verdict(found: Found, policy: Policy) -> Verdict:
+    """Whether one region is fused.
+
+    It is left to TorchInductor where no kernel can run it for some number of rows that may come, where the
+    model predicts no gain, and where the bench of its class shows a loss.  With ``policy.force`` only the
+    first counts.  Does not raise for any region that the front end has read.
+    """
+    gpu = gpu_name(policy)
+    fused = "holds " + _contents(found)
+    refusal = _unsupported(found) or _unplannable(found, gpu)
+    if refusal:
+        return _verdict(found, False, refusal)
+    spec = found.lowered.spec
+    times = estimate(spec, rows(found), gpu=gpu, template=_has_templates())
+    if policy.force:
+        return _verdict(found, True, fused, times)
+    slower = measured.correction(times.kind, spec.n, spec.k).slower
+    if slower is not None:
+        reason = f"ComFuse was slower than TorchInductor in the bench of such a region, {slower}"
+        return _verdict(found, False, reason, times)
+    if times.fused_us >= _MARGIN * times.unfused_us:
+        reason = f"predicted to take {times.fused_us:.1f} us, and {times.unfused_us:.1f} us in TorchInductor"
+        return _verdict(found, False, reason, times)
+    return _verdict(found, True, fused, times)
+
+
+def gpu_name(policy: Policy) -> str:
+    """The planner's name of the GPU to decide for."""
+    if policy.gpu is not None:
+        return policy.gpu
+    if torch.cuda.is_available() and not resolver.unsupported_gpu(torch.cuda.current_device()):
+        return resolver.planner_gpu(torch.cuda.current_device())
+    return "h200"
+
+
+def rows(found: Found) -> int:
+    """The number of rows to decide for, as kernels are chosen by it; where it is symbolic, its hint."""
+    return programs.parse(found.lowered.spec.text()).rows(torch.Size(_leading(found)))
+
+
+def row_classes(found: Found) -> tuple[int | None, ...]:
+    """The classes of rows that a region's calls can have (:func:`comfuse.ops.resolver.m_class`)."""
+    return (*resolver.M_CLASSES, None) if found.dynamic else (resolver.m_class(rows(found)),)
+
+
+def _leading(found: Found) -> list[int]:
+    if not found.dynamic:
+        return list(found.lowered.lead_shape)
+    return [_hint(size) for size in found.candidate.anchors[0].meta["val"].shape[:-1]]
+
+
+def _hint(size: int | torch.SymInt) -> int:
+    if isinstance(size, int):
+        return size
+    return int(size.node.hint) if size.node.has_hint() else _ROWS
+
+
+def _has_templates() -> bool:
+    """Whether TorchInductor may choose GEMMs of its own, with epilogues."""
+    from torch._inductor import config
+
+    return bool(config.max_autotune or config.max_autotune_gemm)
+
+
+def _unsupported(found: Found) -> str:
+    """Why the region's device has no kernels, or an empty string; a CPU runs any region."""
+    device = found.candidate.anchors[0].meta["val"].device
+    if device.type == "cpu":
+        return ""
+    if device.type != "cuda":
+        return f"ComFuse has no kernels for {device.type} devices"
+    return resolver.unsupported_gpu(device.index or 0) if torch.cuda.is_available() else ""
+
+
+def _unplannable(found: Found, gpu: str) -> str:
+    """Why no kernel runs it for some number of rows, or an empty string."""
+    try:
+        for step in steps(found.lowered.spec):
+            for hint in row_classes(found):
+                plan(step.stage.spec, gpu, hint)
+    except ComFuseError as e:
+        return str(e)
+    return ""
+
+
+def _verdict(found: Found, fused: bool, reason: str, times: Estimate | None = None) -> Verdict:
+    anchor, spec = found.candidate.anchors[0], found.lowered.spec
+    return Verdict(
+        anchor=anchor.name,
+        location=location(anchor),
+        fused=fused,
+        reason=reason,
+        shape=_shape(anchor, found),
+        nodes=len(found.candidate.nodes),
+        reductions=sum(node.op in REDUCTIONS for node in spec.nodes),
+        outputs=len(spec.outputs),
+        spec=spec.text(),
+        predicted_us=None if times is None else times.fused_us,
+        unfused_us=None if times is None else times.unfused_us,
+    )
+
+
+def _shape(anchor: Node, found: Found) -> tuple[int | str, int | str, int | str]:
+    spec = found.lowered.spec
+    sizes = [size if isinstance(size, int) else str(size) for size in anchor.meta["val"].shape[:-1]]
+    return (_product(sizes), spec.n, spec.k)
+
+
+def _product(sizes: Iterable[int | str]) -> int | str:
+    """The product of sizes, as text where one is."""
+    number, texts = 1, []
+    for size in sizes:
+        if isinstance(size, int):
+            number *= size
+        else:
+            texts.append(size)
+    return "*".join([*([str(number)] if number > 1 else []), *texts]) if texts else number
+
+
+def _contents(found: Found) -> str:
+    """What a region holds, in words."""
+    spec = found.lowered.spec
+    counts = (
+        (len(found.candidate.nodes), "operator"),
+        (sum(node.op in REDUCTIONS for node in spec.nodes), "reduction"),
+        (len(spec.outputs), "output"),
+        (len(steps(spec)), "kernel"),
+    )
+    return ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts if count)

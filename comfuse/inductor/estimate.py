@@ -1,0 +1,146 @@
+"""How long a region takes fused, and how long TorchInductor takes for the same: a model, not a measurement.
+
+Fused is the planner's prediction.  TorchInductor runs the GEMM in a library and what follows it in kernels
+that read and write global memory.  Both are corrected by what was measured of regions of the same kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from comfuse.generator.ops import REDUCTIONS
+from comfuse.generator.passes.infer import spaces
+from comfuse.generator.plan import KernelPlan, plan
+from comfuse.generator.plan.gpus import Gpu, find
+from comfuse.generator.spec import FusedSpec, Node, Output, Space
+from comfuse.generator.stages import Stage, stages
+from comfuse.inductor import measured
+from comfuse.inductor.measured import Kind
+
+_LAUNCH_US = 2.0  # of a kernel in a CUDA graph
+_TILE = 128  # rows and columns of a library's tile
+# A library divides K among SMs where there are too few tiles for all.  Not measured.
+_SPLIT_K_SHARE, _SPLIT_K_US = 1.1, 4.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Times of a region in microseconds.
+
+    Attributes:
+        kind: what sort of region it is.
+        plans: of its kernels, in the order in which they run.
+        fused_us: all of its kernels.
+        unfused_us: the library's GEMMs and the kernels behind them.
+    """
+
+    kind: Kind
+    plans: tuple[KernelPlan, ...]
+    fused_us: float
+    unfused_us: float
+
+
+def estimate(spec: FusedSpec, m: int, *, gpu: str = "h200", template: bool = False) -> Estimate:
+    """Both times of a region.
+
+    Args:
+        spec: the region.
+        m: its rows, all batches together.
+        gpu: the planner's name of the GPU.
+        template: whether TorchInductor may put elementwise work behind a GEMM of its own (max-autotune).
+
+    Raises:
+        PlanError: no kernel can run it.
+    """
+    kernels = stages(spec)
+    target = find(gpu)
+    plans = tuple(plan(stage.spec, gpu, max(m, 1)) for stage in kernels)
+    kind = kind_of(plans)
+    library = _library_us(spec, max(m, 1), gpu)
+    correction = measured.correction(kind, spec.n, spec.k)
+    fused = sum(p.predicted_us * correction.gemm + correction.excess_ps * 1e-6 * m * spec.n for p in plans)
+    gemms = spec.products * library * correction.gemm
+    unfused = gemms + sum(_kernels_us(stage, m, target) for stage in kernels)
+    if template and kind in (Kind.ELEMENTWISE, Kind.TWO_PRODUCTS):
+        unfused = min(unfused, gemms + 1e6 * _template_bytes(spec, m) / target.bandwidth)
+    return Estimate(kind, plans, max(fused, sum(p.floor_us for p in plans)), unfused)
+
+
+def kind_of(plans: tuple[KernelPlan, ...]) -> Kind:
+    """The kind of a region whose kernels these are."""
+    program = plans[-1].program
+    waits = sum(phase.waits for p in plans for phase in p.program.phases)
+    if program.spec.products > 1:
+        return Kind.TWO_PRODUCTS
+    if waits:
+        return Kind.ROWS_TWICE if waits > 1 else Kind.ROWS
+    axes = {REDUCTIONS[p.program.spec.nodes[r].op].axis for p in plans for r in p.program.reductions}
+    if axes & {"col", "full"}:
+        return Kind.COLUMNS
+    return Kind.ROW_OUTPUTS if axes else Kind.ELEMENTWISE
+
+
+def _library_us(spec: FusedSpec, m: int, gpu: str) -> float:
+    """One GEMM of the region alone, in a library."""
+    acc = FusedSpec(
+        n=spec.n,
+        k=spec.k,
+        dtype=spec.dtype,
+        operands=(),
+        nodes=(Node("acc", "gemm"),),
+        outputs=(Output("y", 0, spec.dtype),),
+        a_major=spec.a_major,
+        b_major=spec.b_major,
+        batched=spec.batched,
+    )
+    alone = plan(acc, gpu, m)
+    tiles = -(-m // _TILE) * -(-spec.n // _TILE)
+    if tiles >= find(gpu).processors:
+        return alone.predicted_us
+    return min(alone.predicted_us, _SPLIT_K_SHARE * alone.floor_us + _SPLIT_K_US)
+
+
+def _kernels_us(stage: Stage, m: int, gpu: Gpu) -> float:
+    """The kernels that read what the library's GEMMs of one stage gave.
+
+    One does everything along rows, with the (M, N) tensors once; one more all reductions over rows, which
+    reads at least one (M, N) tensor again.
+    """
+    spec = stage.spec
+    of_node = spaces(spec)
+    tile = m * spec.n
+    operands = sum(tile * o.dtype.nbytes for o in spec.operands if o.space is Space.TILE)
+    stored = [o for o in spec.outputs if of_node[o.node] not in (Space.ROW, Space.SCALAR)]
+    gemms = tile * spec.products * spec.dtype.nbytes
+    moved: list[float] = []
+    if any(spec.nodes[o.node].op != "gemm" for o in stored) and not _is_bias(spec):
+        moved.append(gemms + operands + sum(_bytes(spec, o, m) for o in stored))
+    if any(n.op in REDUCTIONS and REDUCTIONS[n.op].axis in ("col", "full") for n in spec.nodes):
+        moved.append(tile * spec.dtype.nbytes if stored else gemms + operands)
+    return sum(_LAUNCH_US + 1e6 * count / gpu.bandwidth for count in moved)
+
+
+def _is_bias(spec: FusedSpec) -> bool:
+    """Whether the program is a GEMM and a bias (N,), which libraries add themselves."""
+    behind = [n for n in spec.nodes if n.op not in ("gemm", "load")]
+    return all(n.op == "add" for n in behind) and all(o.space is Space.ROW for o in spec.operands)
+
+
+def _template_bytes(spec: FusedSpec, m: int) -> float:
+    """What an epilogue moves beside its GEMM: (M, N) operands, another GEMM's result, further outputs."""
+    tile = m * spec.n
+    operands = sum(tile * o.dtype.nbytes for o in spec.operands if o.space is Space.TILE)
+    others = tile * spec.dtype.nbytes * (spec.products - 1)
+    return operands + others + sum(_bytes(spec, o, m) for o in spec.outputs[1:])
+
+
+def _bytes(spec: FusedSpec, output: Output, m: int) -> float:
+    space = spaces(spec)[output.node]
+    elements = {
+        Space.TILE: m * spec.n,
+        Space.GROUP: m * spec.n // (spec.group or 1),
+        Space.COLUMN: m,
+        Space.ROW: spec.n,
+        Space.SCALAR: 1,
+    }
+    return float(elements[space] * output.dtype.nbytes)
