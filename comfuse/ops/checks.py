@@ -2,10 +2,14 @@
 
 csrc/binding/checks.cpp has the same rules in the same order, and says what is allowed in the words of this
 file, which it is given with each program.
+
+While torch.compile traces a call, sizes may be symbols.  Those pass wherever some numbers for them would: a
+rule adds no guard, and the call itself is checked again with the numbers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -36,7 +40,7 @@ def check(
     _check_kind("a", a, a, dtype)
     shapes = [(spec.n, spec.k), (a.shape[0], spec.n, spec.k)] if spec.batched else [(spec.n, spec.k)]
     for name, factor in zip(program.factor_names, factors, strict=True):
-        if tuple(factor.shape) not in shapes:
+        if not _is_any(factor.shape, shapes):
             raise _shape(name, factor, allowed_b(program), a if spec.batched else None)
         _check_kind(name, a, factor, dtype)
     for operand, tensor in zip(program.tensors, rest, strict=True):
@@ -50,7 +54,7 @@ def check_outputs(program: Program, a: Tensor, out: Sequence[Tensor]) -> None:
     check_count("out", len(out), len(program.spec.outputs))
     shapes = program.output_shapes(a.shape[:-1])
     for i, (tensor, shape, dtype) in enumerate(zip(out, shapes, program.output_dtypes, strict=True)):
-        if tuple(tensor.shape) != shape:
+        if not _are_equal(tensor.shape, shape):
             raise _shape(f"out[{i}]", tensor, str(shape))
         _check_kind(f"out[{i}]", a, tensor, dtype)
 
@@ -83,7 +87,7 @@ def _is_a(program: Program, a: Tensor) -> bool:
         ranked = a.ndim == 3
     else:
         ranked = a.ndim >= (2 if program.splits_heads else 1)
-    return ranked and a.shape[-1] == program.spec.k
+    return ranked and _is_equal(a.shape[-1], program.spec.k)
 
 
 def _fits(program: Program, operand: Operand, lead: tuple[int, ...], shape: tuple[int, ...]) -> bool:
@@ -97,26 +101,42 @@ def _fits(program: Program, operand: Operand, lead: tuple[int, ...], shape: tupl
             Space.COLUMN: [(m,), (m, 1), (1, m), (batch, m), (1, m, 1), (batch, m, 1)],
             Space.TILE: [(m, n), (1, m, n), (batch, m, n)],
         }
-        return shape in shapes[operand.space]
+        return _is_any(shape, shapes[operand.space])
     if operand.space is Space.ROW:
-        return shape[-1:] == (n,) and all(size == 1 for size in shape[:-1])
+        return _are_equal(shape[-1:], (n,)) and all(_is_equal(size, 1) for size in shape[:-1])
     if operand.space is Space.TILE:
-        return shape == (*lead, n) or (
-            len(shape) != len(lead) + 1 and shape[-1:] == (n,) and _same_number(shape[:-1], lead)
+        return _are_equal(shape, (*lead, n)) or (
+            len(shape) != len(lead) + 1
+            and _are_equal(shape[-1:], (n,))
+            and _is_equal(math.prod(shape[:-1]), math.prod(lead))
         )
-    return shape in ((*lead, 1), lead) or (
-        len(shape) not in (len(lead), len(lead) + 1) and _same_number(shape, lead)
+    return _is_any(shape, [(*lead, 1), lead]) or (
+        len(shape) not in (len(lead), len(lead) + 1) and _is_equal(math.prod(shape), math.prod(lead))
     )
-
-
-def _same_number(sizes: Sizes, others: Sizes) -> bool:
-    return torch.Size(sizes).numel() == torch.Size(others).numel()
 
 
 def _broadcasts(sizes: Sizes, whole: Sizes) -> bool:
     return len(sizes) <= len(whole) and all(
-        size in (1, of_whole) for size, of_whole in zip(reversed(sizes), reversed(whole), strict=False)
+        _is_equal(size, 1) or _is_equal(size, of_whole)
+        for size, of_whole in zip(reversed(sizes), reversed(whole), strict=False)
     )
+
+
+def _is_any(sizes: Sizes, allowed: Sequence[Sizes]) -> bool:
+    return any(_are_equal(sizes, others) for others in allowed)
+
+
+def _are_equal(sizes: Sizes, others: Sizes) -> bool:
+    return len(sizes) == len(others) and all(map(_is_equal, sizes, others))
+
+
+def _is_equal(size: int | torch.SymInt, other: int | torch.SymInt) -> bool:
+    """Whether two sizes are equal; of symbols, whether they may be."""
+    if isinstance(size, int) and isinstance(other, int):
+        return size == other
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # slow to import
+
+    return not statically_known_true(size != other)
 
 
 # --- what is allowed, in words ---
