@@ -6,8 +6,9 @@
         return F.layer_norm(h, (h.shape[-1],), g, b)
 
 ``fuse`` does all of it at a call; ``trace``, ``plan``, ``emit`` and ``build`` are its steps, each a function
-of one immutable value to the next.  Importing this package registers the dispatcher ops; it starts neither
-CUDA nor a compiler.
+of one immutable value to the next.  ``torch.compile(model, backend="comfuse")``, ``enable`` and ``options``
+find such regions in a model.  Importing this package registers the dispatcher ops; it starts neither CUDA nor
+a compiler, torch's included.
 """
 
 from __future__ import annotations
@@ -19,6 +20,20 @@ from comfuse.frontend import TraceError, fuse, trace
 from comfuse.generator.emit import emit
 from comfuse.generator.plan import plan
 from comfuse.generator.spec import FusedSpec
+from comfuse.inductor.entrances import backend, enable, options
 
 __version__ = "0.1.0"
-__all__ = ["FusedSpec", "TraceError", "build", "emit", "explain", "fuse", "ops", "plan", "trace"]
+__all__ = [
+    "FusedSpec",
+    "TraceError",
+    "backend",
+    "build",
+    "emit",
+    "enable",
+    "explain",
+    "fuse",
+    "ops",
+    "options",
+    "plan",
+    "trace",
+]

@@ -1,0 +1,102 @@
+"""The pass as TorchInductor calls it, and what its caches know it by."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor import custom_graph_pass
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch.fx import Graph
+
+from comfuse import settings
+from comfuse.build.cache import hash_file, hash_text
+from comfuse.build.toolkit import find_cutlass
+from comfuse.errors import ToolchainError
+from comfuse.inductor import choose, log
+from comfuse.inductor.policy import Policy
+from comfuse.inductor.run import run
+
+# Passes of this kind also hear whether the graph is for inference; torch 2.11 has none.
+_Aware: Any = getattr(custom_graph_pass, "CustomInferenceAwareGraphPass", None)
+_SOURCES = (".py", ".jinja", ".h", ".hpp", ".cpp")
+
+
+@dataclass(frozen=True)
+class ComFusePass(_Aware or CustomGraphPass):  # type: ignore[misc]
+    """Fuses what pays in a graph of TorchInductor; for ``config.post_grad_custom_pre_pass``.
+
+    Attributes:
+        policy: what is fused.
+        before: the user's own passes on this hook, which run first.
+    """
+
+    policy: Policy = field(default_factory=Policy)
+    before: tuple[Callable[..., None], ...] = ()
+
+    def __call__(self, graph: Graph, is_inference: bool = False) -> None:
+        for users in self.before:
+            if _Aware is not None and isinstance(users, _Aware):
+                users(graph, is_inference)
+            else:
+                users(graph)
+        log.record(run(graph, self.policy))
+
+    def uuid(self) -> str | None:
+        """Equal where the pass does the same to the same graph; None keeps TorchInductor from caching.
+
+        It does so where a pass of the user's has none.
+        """
+        others = [users.uuid() if isinstance(users, CustomGraphPass) else None for users in self.before]
+        if not all(others):
+            return None
+        jit = self.policy.jit or settings.jit()
+        return hash_text(
+            _sources(),
+            self.policy.key(),
+            choose.gpu_name(self.policy),
+            torch.__version__,
+            _cutlass(),
+            jit,
+            *(_built() if jit in ("off", "background") else ()),
+            *map(repr, others),
+        )
+
+
+def chained(given: Any, policy: Policy) -> ComFusePass:
+    """ComFuse's pass behind what is on the hook: nothing, a pass or several."""
+    several = given if isinstance(given, list | tuple) else () if given is None else (given,)
+    before: list[Callable[..., None]] = []
+    for one in several:
+        before += one.before if isinstance(one, ComFusePass) else (one,)
+    return ComFusePass(policy, tuple(before))
+
+
+@functools.cache
+def _sources() -> str:
+    """A hash over all that decides what is fused and what a fused kernel does."""
+    root = Path(__file__).resolve().parents[1]
+    files = [
+        Path(folder, name)
+        for folder, _, names in os.walk(root, followlinks=True)  # generator and csrc are links in a checkout
+        for name in names
+        if name.endswith(_SOURCES)
+    ]
+    return hash_text(*(f"{file.relative_to(root)} {hash_file(file)}" for file in sorted(files)))
+
+
+def _cutlass() -> str:
+    try:
+        return find_cutlass().version
+    except ToolchainError:
+        return ""
+
+
+def _built() -> list[str]:
+    """The kernels that can run where none are built."""
+    return sorted(folder.name for folder in (settings.cache_dir() / "kernels").glob("*"))
