@@ -1,4 +1,4 @@
-"""The ways into ComFuse for users of ``torch.compile``.  Importing this starts nothing of torch's compiler."""
+"""The ways in for users of ``torch.compile``.  Importing this module starts nothing of torch's compiler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def options(
     mode: str | None = None,
     **inductor: Any,
 ) -> dict[str, Any]:
-    """Options with which TorchInductor fuses with ComFuse: ``torch.compile(model, options=comfuse.options())``.
+    """Options that put ComFuse into TorchInductor: ``torch.compile(model, options=comfuse.options())``.
 
     Args:
         force, gpu, jit: as in :class:`comfuse.inductor.policy.Policy`.

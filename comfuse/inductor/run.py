@@ -71,14 +71,11 @@ def _report(error: Exception, where: str, nodes: str, spec: str = "") -> None:
     """
     reason = f"a bug in ComFuse at {where}: {_line(error)}"
     if (_WHERE, reason) not in fallbacks.counts():
-        from comfuse import __version__
-
         _LOGGER.error(
             "%s. TorchInductor compiles this part without ComFuse. Please report it with the lines below; "
             "COMFUSE_STRICT=1 raises instead.\n"
-            "comfuse %s, torch %s\nnodes:\n%s\nspec:\n%s",
+            "torch %s, nodes:\n%s\nspec:\n%s",
             reason,
-            __version__,
             torch.__version__,
             nodes,
             spec or "(none yet)",
