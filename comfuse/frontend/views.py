@@ -41,6 +41,8 @@ _RESHAPES = {
 }
 _PERMUTES = {aten.permute.default, aten.t.default, aten.transpose.int}
 _EXPANDS = {aten.broadcast_to.default, aten.expand.default}
+_PARTS = {aten.select.int, aten.slice.Tensor}
+_VIEWS = _RESHAPES | _PERMUTES | _EXPANDS | _PARTS
 # Their results are read one by one, by operator.getitem.
 _SPLITS = {aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int}
 
@@ -128,36 +130,41 @@ def is_split(node: torch.fx.Node) -> bool:
     return node.target in _SPLITS
 
 
-def view_of(node: torch.fx.Node) -> tuple[torch.fx.Node, View] | None:
-    """What ``node`` is a view of, and which; None if it is none."""
+def is_view(node: torch.fx.Node) -> bool:
+    """True for an operator that :func:`view_of` reads.  Looks at no sizes."""
     if node.op != "call_function" or not node.args or not isinstance(node.args[0], torch.fx.Node):
-        return None
+        return False
     source = node.args[0]
     if node.target is operator.getitem:
-        return (source.args[0], _part(source, node.args[1])) if is_split(source) else None  # type: ignore
-    view = _view(node, source)
-    return None if view is None else (source, view)
+        return is_split(source)
+    return node.target in _VIEWS or (node.target is aten.view.dtype and dtype_of(node) == dtype_of(source))
 
 
-def _view(node: torch.fx.Node, source: torch.fx.Node) -> View | None:
-    if node.target in _RESHAPES:
-        return Reshape()
+def view_of(node: torch.fx.Node) -> tuple[torch.fx.Node, View] | None:
+    """What ``node`` is a view of, and which; None if it is none."""
+    if not is_view(node):
+        return None
+    source = node.args[0]
+    assert isinstance(source, torch.fx.Node)
+    if node.target is operator.getitem:
+        return source.args[0], _part(source, node.args[1])  # type: ignore[return-value]
+    return source, _view(node, source)
+
+
+def _view(node: torch.fx.Node, source: torch.fx.Node) -> View:
     if node.target in _EXPANDS:
         rank, own = len(shape_of(node)), len(shape_of(source))
         return Expand(tuple(range(rank - own, rank)))
     if node.target in _PERMUTES:
         return Permute(tuple(_permutation(node, len(shape_of(source)))))
-    given = arguments(node) if hasattr(node.target, "_schema") else {}
-    if node.target is aten.select.int:
+    if node.target in _PARTS:
+        given = arguments(node)
         dim = given["dim"] % len(shape_of(source))
-        return Select(dim, given["index"] % shape_of(source)[dim])
-    if node.target is aten.slice.Tensor:
-        dim = given["dim"] % len(shape_of(source))
+        if node.target is aten.select.int:
+            return Select(dim, given["index"] % shape_of(source)[dim])
         start = _within(given["start"] or 0, shape_of(source)[dim])
         return Window(dim, start, given["step"], shape_of(node)[dim])
-    if node.target is aten.view.dtype and dtype_of(node) == dtype_of(source):
-        return Reshape()
-    return None
+    return Reshape()
 
 
 def _permutation(node: torch.fx.Node, rank: int) -> list[int]:
