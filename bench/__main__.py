@@ -1,4 +1,7 @@
-"""`python -m bench postnorm`: measure a family of workloads, print the table, keep the rows."""
+"""`python -m bench postnorm`: measure a family of workloads, print the table, keep the rows.
+
+`python -m bench models --help`: whole blocks of models, with options of their own.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["models"]:
+        from bench.models.main import main as models  # needs transformers, which no other family does
+
+        return models(arguments[1:], RESULTS)
     options = _parse(arguments)
     if options.family == "report":
         return _report(options.files)
@@ -106,6 +114,10 @@ def _report(files: list[Path]) -> int:
             table = plain_gemm.table(rows, [r for r in records if r["record"] == "compile"])
         elif head["experiment"] == "overhead":
             table = overhead.table(records)
+        elif head["experiment"] == "models":
+            from bench.models.report import table as of_models
+
+            table = of_models(rows)
         else:
             table = report.table(rows)
         print(f"{_describe(head, rows)}\n{table}\n")

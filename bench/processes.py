@@ -34,14 +34,16 @@ def run_process(
     log: Path,
     on_record: Callable[[dict[str, Any]], None],
     silence_seconds: float = SILENCE_SECONDS,
+    worker_module: Sequence[str] = ("bench.worker",),
 ) -> None:
     """Measure these workloads, each once, in as few fresh processes as their failures allow.
 
-    ``on_record`` gets each record of the results file as it comes.
+    ``on_record`` gets each record of the results file as it comes.  ``worker_module`` is the module that a
+    process runs, and further arguments of it.
     """
     left = list(names)
     while left:
-        worker = _Worker(left, provider_names, process, rounds, log)
+        worker = _Worker(left, provider_names, process, rounds, log, worker_module)
         current: str | None = None
         reason = None
         try:
@@ -68,9 +70,15 @@ class _Worker:
     """A running `python -m bench.worker`, in its own process group so that its helpers end with it."""
 
     def __init__(
-        self, names: Sequence[str], provider_names: Sequence[str], process: int, rounds: int, log: Path
+        self,
+        names: Sequence[str],
+        provider_names: Sequence[str],
+        process: int,
+        rounds: int,
+        log: Path,
+        module: Sequence[str],
     ) -> None:
-        command = [sys.executable, "-m", "bench.worker", "--workloads", *names]
+        command = [sys.executable, "-m", *module, "--workloads", *names]
         command += ["--providers", *provider_names, "--process", str(process), "--rounds", str(rounds)]
         self._log = log.open("a")
         self._process = subprocess.Popen(

@@ -77,7 +77,7 @@ def main() -> None:
     # A fallback would be timed under ComFuse's name.
     os.environ["COMFUSE_STRICT"] = "1"
     os.environ["COMFUSE_JIT"] = "require"
-    emit = _take_stdout()
+    emit = take_stdout()
     chosen = providers.select(tuple(arguments.providers))
     for name in arguments.workloads:
         emit({"record": "begin", "workload": name})
@@ -85,10 +85,10 @@ def main() -> None:
             emit(record(row))
         # Clocks and heat right behind the timed replays: they drift, and explain outliers.
         emit({"record": "gpu", "workload": name, "process": arguments.process, **gpu()})
-        _release()
+        release()
 
 
-def _take_stdout() -> Callable[[dict[str, Any]], None]:
+def take_stdout() -> Callable[[dict[str, Any]], None]:
     """Keep standard output for records; whoever prints to it from now on prints to standard error."""
     stream = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -100,7 +100,7 @@ def _take_stdout() -> Callable[[dict[str, Any]], None]:
     return emit
 
 
-def _release() -> None:
+def release() -> None:
     """Give the memory of one workload back before the next."""
     import gc
 

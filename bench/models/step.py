@@ -111,8 +111,8 @@ class Step:
 def truth(step: Step) -> dict[str, Tensor]:
     """The step's results in float64.
 
-    transformers' RMSNorms take their statistics in float32 even then: exact to 1e-7, far below what is compared
-    with it.
+    RMSNorms of transformers take their statistics in float32 even then: exact to 1e-7, far below what is
+    compared with it.
     """
     return step.to(torch.float64).results()
 
