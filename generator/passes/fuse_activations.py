@@ -83,11 +83,15 @@ def _gates(graph: Graph, gate: int) -> list[tuple[str, int, float]]:
     if graph.is_op(gate, "tanh") and graph.is_op(inner, "softplus"):
         return [("mish", nodes[inner].inputs[0], 1.0)]
     x = _hard_gate(graph, gate)
-    return _gelu_gates(graph, gate) if x is None else [("hardswish", x, 1.0 / 6.0)]
+    return gelu_gates(graph, gate) if x is None else [("hardswish", x, 1.0 / 6.0)]
 
 
-def _gelu_gates(graph: Graph, gate: int) -> list[tuple[str, int, float]]:
-    """The same for ``1 + erf(...)`` and ``1 + tanh(...)``."""
+def gelu_gates(graph: Graph, gate: int) -> list[tuple[str, int, float]]:
+    """The activations that ``1 + erf(...)`` or ``1 + tanh(...)`` times an argument and a constant would be.
+
+    Returns:
+        Op, argument and constant of each.
+    """
     nodes = graph.nodes
     inner = other_term(nodes, gate, 1.0)
     if inner is None or nodes[inner].op not in ("erf", "tanh"):

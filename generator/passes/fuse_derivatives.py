@@ -2,6 +2,8 @@
 
     g * s * (1 + x * (1 - s)),  s = sigmoid(x)                              ->  silu_backward(g, x)
     g * (0.5 * (1 + erf(x / sqrt(2))) + x * exp(-0.5 x^2) / sqrt(2 pi))     ->  gelu_backward(g, x)
+    g * (0.5 * (1 + t) + 0.5 x * (1 - t^2) * sqrt(2 / pi) * (1 + 3 * 0.044715 x^2)),
+        t = tanh(sqrt(2 / pi) * (x + 0.044715 x^3))                         ->  gelu_tanh_backward(g, x)
 
 in any order of the factors and terms.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from comfuse.generator.passes.fuse_activations import gelu_gates
 from comfuse.generator.passes.graph import Graph, moved, with_outputs
 from comfuse.generator.passes.products import Product, flatten, is_multiple, other_term
 from comfuse.generator.spec import FusedSpec, Node
@@ -55,10 +58,10 @@ def _slopes(graph: Graph, slope: int) -> Iterator[tuple[str, int, tuple[int, ...
                 x = nodes[gate].inputs[0]
                 if is_multiple(nodes, inner, 1.0, [x, complement]):
                     yield "silu_backward", x, (gate,)
-    for cdf, density in (nodes[slope].inputs, nodes[slope].inputs[::-1]):
-        for x in _arguments_of_cdf(graph, cdf):
-            if _is_x_density(graph, density, x):
-                yield "gelu_backward", x, ()
+    for cdf, rest in (nodes[slope].inputs, nodes[slope].inputs[::-1]):
+        for op, x, gate in _cdfs(graph, cdf):
+            if _is_x_density(graph, rest, x) if op == "gelu" else _is_x_slope(graph, rest, x, gate):
+                yield f"{op}_backward", x, ()
 
 
 def _complement(graph: Graph, i: int) -> int | None:
@@ -69,18 +72,20 @@ def _complement(graph: Graph, i: int) -> int | None:
     return s if graph.constant(one) == 1.0 else None
 
 
-def _arguments_of_cdf(graph: Graph, i: int) -> list[int]:
-    """``x``, if the node is ``0.5 * (1 + erf(x / sqrt(2)))``; of several readings all."""
+def _cdfs(graph: Graph, i: int) -> Iterator[tuple[str, int, int]]:
+    """What the node would be half of a gate of: activation, its argument, and the erf or tanh in it.
+
+    Of gelu it is ``0.5 * (1 + erf(x / sqrt(2)))``, of gelu_tanh the same with tanh.
+    """
     nodes = graph.nodes
     product = flatten(nodes, [i])
     if len(product.numerator) != 1 or not product.is_(0.5, product.numerator):
-        return []
-    error = other_term(nodes, product.numerator[0], 1.0)
-    if error is None or not graph.is_op(error, "erf"):
-        return []
-    argument = nodes[error].inputs[0]
-    parts = nodes[argument].inputs if graph.is_op(argument, "mul") else ()
-    return [x for x in parts if is_multiple(nodes, argument, math.sqrt(0.5), [x])]
+        return
+    (gate,) = product.numerator
+    for op, x, _ in gelu_gates(graph, gate):
+        curve = other_term(nodes, gate, 1.0)
+        assert curve is not None
+        yield op, x, curve
 
 
 def _is_x_density(graph: Graph, i: int, x: int) -> bool:
@@ -89,6 +94,20 @@ def _is_x_density(graph: Graph, i: int, x: int) -> bool:
     for power in flatten(nodes, [i], [x]).numerator:
         if graph.is_op(power, "exp") and is_multiple(nodes, nodes[power].inputs[0], -0.5, [x, x]):
             return is_multiple(nodes, i, 1.0 / math.sqrt(2.0 * math.pi), [x, power])
+    return False
+
+
+def _is_x_slope(graph: Graph, i: int, x: int, tanh: int) -> bool:
+    """Whether a node is ``x`` times the derivative of ``0.5 * tanh(...)``, half of gelu_tanh's gate."""
+    nodes = graph.nodes
+    product = flatten(nodes, [i], [x])
+    rest = [factor for factor in product.numerator if factor != x]
+    if len(rest) != 2 or not product.is_(0.5 * math.sqrt(2.0 / math.pi), [x, *rest]):
+        return False
+    for complement, inner in (rest, rest[::-1]):
+        squared, term = _complement(graph, complement), other_term(nodes, inner, 1.0)
+        if squared is not None and term is not None and is_multiple(nodes, squared, 1.0, [tanh, tanh]):
+            return is_multiple(nodes, term, 3 * 0.044715, [x, x])
     return False
 
 

@@ -128,7 +128,25 @@ def gelu_backward(b: SpecBuilder, grad: int, x: int) -> int:
     return b.op("mul", grad, b.op("add", cdf, b.op("mul", x, density)))
 
 
-@pytest.mark.parametrize("build, op", [(silu_backward, "silu_backward"), (gelu_backward, "gelu_backward")])
+def gelu_tanh_backward(b: SpecBuilder, grad: int, x: int, cubic: float = 0.044715) -> int:
+    square, beta = b.op("mul", x, x), b.const(math.sqrt(2 / math.pi))
+    cube = b.op("mul", b.op("mul", square, x), b.const(0.044715))
+    gate = b.op("tanh", b.op("mul", beta, b.op("add", x, cube)))
+    cdf = b.op("mul", b.const(0.5), b.op("add", gate, b.const(1.0)))
+    complement = b.op("sub", b.const(1.0), b.op("mul", gate, gate))
+    inner = b.op("mul", b.op("add", b.op("mul", square, b.const(3 * cubic)), b.const(1.0)), beta)
+    slope = b.op("mul", b.op("mul", b.op("mul", x, b.const(0.5)), complement), inner)
+    return b.op("mul", b.op("add", cdf, slope), grad)
+
+
+DERIVATIVES = [
+    (silu_backward, "silu_backward"),
+    (gelu_backward, "gelu_backward"),
+    (gelu_tanh_backward, "gelu_tanh_backward"),
+]
+
+
+@pytest.mark.parametrize("build, op", DERIVATIVES)
 @pytest.mark.parametrize("scaled", [False, True])
 def test_written_out_derivatives_are_found(build, op: str, scaled: bool) -> None:
     b = SpecBuilder(8, 64, BF16)
@@ -139,7 +157,7 @@ def test_written_out_derivatives_are_found(build, op: str, scaled: bool) -> None
     b.output("y", build(b, grad, x), BF16)
     spec = normalize(b.spec())
     assert ops(spec)[-1] == op
-    assert not {"sigmoid", "erf", "exp"} & set(ops(spec))
+    assert not {"sigmoid", "erf", "exp", "tanh"} & set(ops(spec))
     values = [[-9.0, -3.0, -1.0, -0.25, 0.0, 0.5, 2.0, 6.0]]
     operands = [values, [0.75]] if scaled else [values]
     before, after = (flat(interpret(s, [[1.0, 2.0, -0.5, 4.0] * 2], operands)[0]) for s in (b.spec(), spec))
@@ -164,3 +182,9 @@ def test_what_only_resembles_an_activation_stays(build) -> None:
     b = SpecBuilder(64, 64, BF16)
     b.output("y", build(b, b.gemm()), BF16)
     assert not ({op for _, op in FORMULAS} - {"sigmoid"}) & set(ops(normalize(b.spec())))
+
+
+def test_what_only_resembles_a_derivative_stays() -> None:
+    b = SpecBuilder(64, 64, BF16)
+    b.output("y", gelu_tanh_backward(b, b.gemm(), b.load("x", Space.TILE, BF16), cubic=0.05), BF16)
+    assert "tanh" in ops(normalize(b.spec()))
