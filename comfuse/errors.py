@@ -21,6 +21,7 @@ __all__ = [
     "DeviceError",
     "FallbackError",
     "GeneratorError",
+    "GradientError",
     "JitDisabledError",
     "LaunchError",
     "LoadError",
@@ -81,6 +82,15 @@ class FallbackError(ComFuseError, RuntimeError):
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"{where}: not fused: {reason} (COMFUSE_STRICT=1 forbids the fallback)")
         self.where = where
+        self.reason = reason
+
+
+class GradientError(ComFuseError, RuntimeError):
+    """A gradient that ComFuse does not compute."""
+
+    def __init__(self, op: str, reason: str) -> None:
+        super().__init__(f"{op}: {reason}")
+        self.op = op
         self.reason = reason
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from comfuse.errors import ArgumentError
 from comfuse.generator import catalog
 from comfuse.generator.spec import Space
-from comfuse.ops.eager import affine, tile
+from comfuse.ops import autograd
 from comfuse.ops.faults import Argument
 from comfuse.ops.named import NamedOp
-from comfuse.reference import ELEMENTWISE
 
 _NAME = "fused_gemm_colsum"
 
@@ -66,29 +64,11 @@ def fused_gemm_colsum(
     return _OP(x, weight, (bias, pre_activation), (activation,))
 
 
-def _eager(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    pre_activation: Tensor | None,
-    activation: str | None,
-) -> tuple[Tensor, Tensor]:
-    y = affine(x, weight, bias)
-    if pre_activation is not None:
-        pre = tile(pre_activation, y).float().expand(y.shape)
-        y = (
-            torch.where(pre > 0, y, 0.0)
-            if activation == "relu"
-            else ELEMENTWISE[f"{activation}_backward"](y, pre)
-        )
-    return y.to(x.dtype), y.reshape(-1, y.shape[-1]).sum(0)
-
-
 _OP = NamedOp(
     _NAME,
     catalog.colsum,
     [Argument("bias", Space.ROW), Argument("pre_activation", Space.TILE)],
-    _eager,
+    autograd.colsum,
     options={"activation": (None, *catalog.BACKWARDS)},
     outputs=2,
 )

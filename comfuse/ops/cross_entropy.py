@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from comfuse.errors import ArgumentError
 from comfuse.generator import catalog
 from comfuse.generator.spec import Space
-from comfuse.ops.eager import affine
+from comfuse.ops import autograd
 from comfuse.ops.faults import Argument
 from comfuse.ops.named import NamedOp
 
@@ -66,16 +65,6 @@ def fused_gemm_cross_entropy(
     return total if reduction == "sum" else total / (target != ignore_index).sum()
 
 
-def _eager(x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: float) -> Tensor:
-    z = affine(x, weight, bias)
-    n = z.shape[-1]
-    target = target.long().reshape(z.shape[:-1])
-    logit = z.gather(-1, target.clamp(0, n - 1).unsqueeze(-1)).squeeze(-1)
-    loss = torch.logsumexp(z, dim=-1) - logit
-    loss = loss.masked_fill((target < 0) | (target >= n), math.nan)
-    return loss.masked_fill(target == ignore_index, 0.0)
-
-
 _OP = NamedOp(
     _NAME,
     catalog.cross_entropy,
@@ -83,5 +72,6 @@ _OP = NamedOp(
         Argument("target", Space.COLUMN, (torch.int64, torch.int32), required=True),
         Argument("bias", Space.ROW),
     ],
-    _eager,
+    autograd.cross_entropy,
+    saved=1,
 )

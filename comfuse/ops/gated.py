@@ -9,7 +9,7 @@ from torch import Tensor
 from comfuse.errors import ArgumentError, ShapeError
 from comfuse.generator import catalog
 from comfuse.generator.spec import Space
-from comfuse.ops.eager import activated, affine
+from comfuse.ops import autograd
 from comfuse.ops.faults import Argument
 from comfuse.ops.named import NamedOp
 
@@ -85,18 +85,6 @@ def _halves(gate: Any, up: Any, what: str, layout: str) -> tuple[Any, Any]:
     return gate[::2], gate[1::2]
 
 
-def _eager(
-    x: Tensor,
-    weight_gate: Tensor,
-    weight_up: Tensor,
-    bias_gate: Tensor | None,
-    bias_up: Tensor | None,
-    activation: str | None,
-) -> Tensor:
-    gate = activated(affine(x, weight_gate, bias_gate), activation)
-    return (gate * affine(x, weight_up, bias_up)).to(x.dtype)
-
-
 _OP = NamedOp(
     _NAME,
     catalog.gated,
@@ -105,7 +93,8 @@ _OP = NamedOp(
         Argument("bias_gate", Space.ROW),
         Argument("bias_up", Space.ROW),
     ],
-    _eager,
+    autograd.gated,
     weight="weight_gate",
     options={"activation": (None, *catalog.ACTIVATIONS)},
+    saved=2,
 )

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from comfuse.generator import catalog
 from comfuse.generator.spec import Space
-from comfuse.ops.eager import affine, layer_norm
+from comfuse.ops import autograd
 from comfuse.ops.faults import Argument
 from comfuse.ops.named import NamedOp
 
@@ -53,18 +53,6 @@ def fused_gemm_layernorm(
     return _OP(x, weight, (bias, residual, ln_weight, ln_bias), (), (eps,))
 
 
-def _eager(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    ln_weight: Tensor | None,
-    ln_bias: Tensor | None,
-    eps: float,
-) -> Tensor:
-    return layer_norm(affine(x, weight, bias, residual), ln_weight, ln_bias, eps).to(x.dtype)
-
-
 _OP = NamedOp(
     "fused_gemm_layernorm",
     catalog.layernorm,
@@ -74,5 +62,6 @@ _OP = NamedOp(
         Argument("ln_weight", Space.ROW),
         Argument("ln_bias", Space.ROW),
     ],
-    _eager,
+    autograd.layernorm,
+    saved=3,
 )

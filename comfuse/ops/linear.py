@@ -6,7 +6,7 @@ from torch import Tensor
 
 from comfuse.generator import catalog
 from comfuse.generator.spec import Space
-from comfuse.ops.eager import activated, affine, plus
+from comfuse.ops import autograd
 from comfuse.ops.faults import Argument
 from comfuse.ops.named import NamedOp
 
@@ -57,16 +57,11 @@ def fused_gemm(
     return _OP(x, weight, (bias, residual), (activation,))
 
 
-def _eager(
-    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, activation: str | None
-) -> Tensor:
-    return plus(activated(affine(x, weight, bias), activation), residual).to(x.dtype)
-
-
 _OP = NamedOp(
     "fused_gemm",
     catalog.linear,
     [Argument("bias", Space.ROW), Argument("residual", Space.TILE)],
-    _eager,
+    autograd.linear,
     options={"activation": (None, *catalog.ACTIVATIONS)},
+    saved=1,
 )

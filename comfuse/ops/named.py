@@ -1,15 +1,16 @@
 """What the named ops share: the fast path, and what happens where it is not taken.
 
-A named op is a :class:`NamedOp`: the catalogue's program, the arguments that it takes, and torch's own ops
-for where gradients are wanted.  A call looks up the text of its spec by the properties of its arguments, and
-calls the dispatcher op.  Nothing is checked before: the dispatcher op checks shapes, dtypes and devices
-against the spec.  When anything on this path fails, :mod:`comfuse.ops.faults` looks at the arguments again,
-by the names that the user knows.
+A named op is a :class:`NamedOp`: the catalogue's program, the arguments that it takes, and what runs where
+gradients are wanted (:mod:`comfuse.ops.autograd`).  A call looks up the text of its spec by the properties of
+its arguments, and calls the dispatcher op.  Nothing is checked before: the dispatcher op checks shapes,
+dtypes and devices against the spec.  When anything on this path fails, :mod:`comfuse.ops.faults` looks at the
+arguments again, by the names that the user knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -17,17 +18,18 @@ import torch
 from torch import Tensor
 
 from comfuse import fallbacks
-from comfuse.errors import ArgumentError
+from comfuse.errors import ArgumentError, GradientError
 from comfuse.generator.catalog import Layouts
 from comfuse.generator.spec import FusedSpec, Major, Space
 from comfuse.ops import faults
 from comfuse.ops.calls import region_out
 from comfuse.ops.faults import AB_DTYPES, Argument
 from comfuse.ops.resolver import translate
-from comfuse.ops.schema import FIXED
+from comfuse.ops.schema import FIXED, GENERAL, MAX_FIXED
 from comfuse.ops.tracing import constant_when_traced
 
 _OPS: dict[str, NamedOp] = {}
+_SAVING = "for a backward"  # behind the name of an op whose program is saved
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 
@@ -35,16 +37,6 @@ _is_grad_enabled = torch.is_grad_enabled
 @constant_when_traced
 def _count_no_products(op: str) -> bool:
     fallbacks.record(op, "K is 0: a kernel multiplies eight zeros instead")
-    return True
-
-
-@constant_when_traced
-def _count_gradient(op: str) -> bool:
-    """Under torch.compile it counts once a trace."""
-    fallbacks.record(
-        op,
-        "an input requires a gradient: there are no kernels for it yet; use torch.no_grad() to infer",
-    )
     return True
 
 
@@ -57,9 +49,11 @@ class NamedOp:
         arguments: the tensors besides x and the weight, in the order of a call's operands: further weights
             first, then the operands of the program.  Each may be None.
         options: what else the program depends on, by name: the values that are allowed.
-        eager: the op out of torch's own, called with x, the weight, and the rest of a call in order.
+        gradient: the op with a gradient, called with x, the weight, and the rest of a call in order where any
+            of them requires one.  It runs this op by :func:`run`.  None refuses such a call.
         weight: name of the first factor B.
         outputs: how many tensors it returns; a tuple of them if there are several.
+        saved: how many more the program stores for a backward where it is told to be ``saved``.
     """
 
     def __init__(
@@ -67,22 +61,34 @@ class NamedOp:
         name: str,
         program: Callable[..., FusedSpec],
         arguments: Sequence[Argument],
-        eager: Callable[..., Any],
+        gradient: Callable[..., Any] | None = None,
         *,
         options: dict[str, tuple[Any, ...]] | None = None,
         weight: str = "weight",
         outputs: int = 1,
+        saved: int = 0,
     ) -> None:
         self.name = name
         self.program = program
         self.arguments = tuple(arguments)
         self.options = options or {}
-        self.eager = eager
+        self.gradient = gradient or self._refuse
         self.weight = weight
         self.tiles = tuple(i for i, argument in enumerate(arguments) if argument.space is Space.TILE)
-        self.forms = FIXED[outputs]
+        self.forms = FIXED.get(outputs) or (_general,) * (MAX_FIXED + 1)
         self.texts: dict[tuple[Any, ...], str] = {}
         _OPS[name] = self
+        self.saving = self
+        if saved:
+            self.saving = NamedOp(
+                f"{name} {_SAVING}",
+                partial(program, saved=True),
+                arguments,
+                gradient,
+                options=options,
+                weight=weight,
+                outputs=outputs + saved,
+            )
 
     def __call__(
         self,
@@ -99,9 +105,7 @@ class NamedOp:
         """
         try:
             if _is_grad_enabled() and _needs_gradient(x, weight, tensors):
-                self._check(x, weight, tensors, options)
-                _count_gradient(self.name)
-                return self.eager(x, weight, *tensors, *options, *scalars)
+                return self.gradient(x, weight, *tensors, *options, *scalars)
             text = self._text(x, weight, tensors, options)
             if text is None:
                 x, weight, tensors, text = self._without_products(x, weight, tensors, options)
@@ -133,6 +137,11 @@ class NamedOp:
         except Exception as e:
             raise self._about_out(self._explained(e, x, weight, tensors, options)) from None
         return out
+
+    def _refuse(self, *_: Any) -> Any:
+        raise GradientError(
+            self.name, "an input requires a gradient, which it does not have: call it under torch.no_grad()"
+        )
 
     def _text(
         self,
@@ -223,6 +232,28 @@ class NamedOp:
         return faults.of_options(self.name, chosen, self.options) or faults.of_tensors(
             self.name, x, (self.weight, weight), list(zip(self.arguments, tensors, strict=True))
         )
+
+
+def run(
+    name: str,
+    x: Tensor,
+    weight: Tensor,
+    tensors: tuple[Tensor | None, ...] = (),
+    options: tuple[Any, ...] = (),
+    scalars: tuple[float, ...] = (),
+    *,
+    saved: bool = False,
+) -> Any:
+    """Runs a named op without a gradient; if ``saved``, with what its program stores for a backward."""
+    op = _OPS[name]
+    with torch.no_grad():
+        return (op.saving if saved else op)(x, weight, tensors, options, scalars)
+
+
+def _general(text: str, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """A form of any number of outputs."""
+    operands = [value for value in rest if isinstance(value, Tensor)]
+    return tuple(GENERAL(text, x, weight, operands, list(rest[len(operands) :])))
 
 
 def _needs_gradient(x: Tensor, weight: Tensor, tensors: Sequence[Tensor | None]) -> bool:

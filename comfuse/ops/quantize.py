@@ -10,10 +10,9 @@ from torch import Tensor
 from comfuse.errors import ArgumentError
 from comfuse.generator import catalog
 from comfuse.generator.spec import DType, FusedSpec, Space
-from comfuse.ops.eager import affine, layer_norm, rms_norm
 from comfuse.ops.faults import Argument
 from comfuse.ops.named import NamedOp
-from comfuse.reference import SPEC_DTYPES, TORCH_DTYPES, store
+from comfuse.reference import SPEC_DTYPES, TORCH_DTYPES
 
 _NAME = "fused_gemm_quantize"
 
@@ -78,32 +77,10 @@ def _program(n: int, k: int, ab: DType, /, *, dtype: torch.dtype, **rest: Any) -
     return catalog.quantize(n, k, ab, out=SPEC_DTYPES[dtype], **rest)
 
 
-def _eager(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    norm_weight: Tensor | None,
-    norm_bias: Tensor | None,
-    norm: str | None,
-    dtype: torch.dtype,
-    eps: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    y = affine(x, weight, bias)
-    if norm == "layernorm":
-        y = layer_norm(y, norm_weight, norm_bias, eps)
-    elif norm == "rmsnorm":
-        y = rms_norm(y, norm_weight, eps)
-    out = SPEC_DTYPES[dtype]
-    scale = y.abs().amax(dim=-1, keepdim=True) / catalog.LARGEST[out]
-    scale = scale.masked_fill(scale == 0.0, 1.0)
-    return store(y * scale.reciprocal(), out), scale.squeeze(-1)
-
-
 _OP = NamedOp(
     _NAME,
     _program,
     [Argument("bias", Space.ROW), Argument("norm_weight", Space.ROW), Argument("norm_bias", Space.ROW)],
-    _eager,
     options={
         "norm": (None, "layernorm", "rmsnorm"),
         "dtype": tuple(TORCH_DTYPES[dtype] for dtype in catalog.LARGEST),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from comfuse.generator import catalog
 from comfuse.generator.spec import Space
-from comfuse.ops.eager import affine, plus, rms_norm
+from comfuse.ops import autograd
 from comfuse.ops.faults import Argument
 from comfuse.ops.named import NamedOp
 
@@ -62,26 +62,11 @@ def fused_gemm_rmsnorm(
     return _OP(x, weight, (bias, residual, rms_weight), (residual_position,), (eps, weight_offset))
 
 
-def _eager(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    rms_weight: Tensor | None,
-    residual_position: str,
-    eps: float,
-    weight_offset: float,
-) -> Tensor:
-    before = residual_position == "before"
-    y = affine(x, weight, bias, residual if before else None)
-    y = rms_norm(y, rms_weight, eps, weight_offset)
-    return plus(y, None if before else residual).to(x.dtype)
-
-
 _OP = NamedOp(
     "fused_gemm_rmsnorm",
     catalog.rmsnorm,
     [Argument("bias", Space.ROW), Argument("residual", Space.TILE), Argument("rms_weight", Space.ROW)],
-    _eager,
+    autograd.rmsnorm,
     options={"residual_position": ("before", "after")},
+    saved=2,
 )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from comfuse.generator import catalog
 from comfuse.generator.spec import Space
-from comfuse.ops.eager import affine, tile
+from comfuse.ops import autograd
 from comfuse.ops.faults import FLOATS, Argument
 from comfuse.ops.named import NamedOp
 
@@ -83,22 +81,12 @@ def fused_gemm_logsumexp(x: Tensor, weight: Tensor, bias: Tensor | None = None) 
     return _LOGSUMEXP(x, weight, (bias,))
 
 
-def _softmax(x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor | None, scale: float) -> Tensor:
-    y = affine(x, weight, bias) * scale
-    if mask is not None:
-        spread = tile(mask, y)
-        y = y.masked_fill(~spread, -math.inf) if mask.dtype is torch.bool else y + spread
-    return torch.softmax(y, dim=-1).to(x.dtype)
-
-
-def _logsumexp(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.logsumexp(affine(x, weight, bias), dim=-1)
-
-
 _SOFTMAX = NamedOp(
     "fused_gemm_softmax",
     catalog.softmax,
     [Argument("bias", Space.ROW), Argument("mask", Space.TILE, (*FLOATS, torch.bool))],
-    _softmax,
+    autograd.softmax,
 )
-_LOGSUMEXP = NamedOp("fused_gemm_logsumexp", catalog.logsumexp, [Argument("bias", Space.ROW)], _logsumexp)
+_LOGSUMEXP = NamedOp(
+    "fused_gemm_logsumexp", catalog.logsumexp, [Argument("bias", Space.ROW)], autograd.logsumexp
+)

@@ -12,7 +12,7 @@ from comfuse.generator.catalog.linear import ACTIVATIONS, BACKWARDS, colsum, gat
 from comfuse.generator.catalog.norms import add_rmsnorm, gemma_block, layernorm, rmsnorm
 from comfuse.generator.catalog.parts import Layouts
 from comfuse.generator.catalog.quantize import LARGEST, quantize
-from comfuse.generator.catalog.softmax import cross_entropy, logsumexp, softmax
+from comfuse.generator.catalog.softmax import cross_entropy, logits_gradient, logsumexp, softmax
 
 __all__ = [
     "ACTIVATIONS",
@@ -26,6 +26,7 @@ __all__ = [
     "gemma_block",
     "layernorm",
     "linear",
+    "logits_gradient",
     "logsumexp",
     "quantize",
     "rmsnorm",

@@ -25,14 +25,22 @@ def linear(
     residual: DType | None = None,
     out: DType | None = None,
     layouts: Layouts = PLAIN,
+    saved: bool = False,
 ) -> FusedSpec:
-    """``y = activation(a @ b.T + bias) + residual``; ``activation`` is any of :data:`ACTIVATIONS`."""
+    """``y = activation(a @ b.T + bias) + residual``; ``activation`` is any of :data:`ACTIVATIONS`.
+
+    ``saved``: also ``pre``, what the activation read.
+    """
     _check_activation(activation)
     b = Build(n, k, dtype, layouts)
-    y = activated(b, affine(b, bias), activation)
+    pre = affine(b, bias)
+    y = activated(b, pre, activation)
     if residual is not None:
         y = b.op("add", y, b.tile("residual", residual), name="y")
-    return b.stored("y", y, out or dtype)
+    b.store("y", y, out or dtype)
+    if saved:
+        b.store("pre", pre, dtype)
+    return b.spec()
 
 
 def gated(
@@ -45,8 +53,12 @@ def gated(
     activation: str | None = "silu",
     out: DType | None = None,
     layouts: Layouts = PLAIN,
+    saved: bool = False,
 ) -> FusedSpec:
-    """``y = activation(a @ b.T + bias_gate) * (a @ b1.T + bias_up)``, two products of one A."""
+    """``y = activation(a @ b.T + bias_gate) * (a @ b1.T + bias_up)``, two products of one A.
+
+    ``saved``: also ``gate``, what the activation read, and ``up``, the second factor.
+    """
     _check_activation(activation)
     b = Build(n, k, dtype, layouts, products=2)
     gate, up = b.gemm(0, "gate"), b.gemm(1, "up")
@@ -54,7 +66,11 @@ def gated(
         gate = b.op("add", gate, b.row("bias_gate", bias_gate))
     if bias_up is not None:
         up = b.op("add", up, b.row("bias_up", bias_up))
-    return b.stored("y", b.op("mul", activated(b, gate, activation), up, name="y"), out or dtype)
+    b.store("y", b.op("mul", activated(b, gate, activation), up, name="y"), out or dtype)
+    if saved:
+        b.store("gate", gate, dtype)
+        b.store("up", up, dtype)
+    return b.spec()
 
 
 def colsum(

@@ -20,13 +20,23 @@ def layernorm(
     ln_bias: DType | None = None,
     out: DType | None = None,
     layouts: Layouts = PLAIN,
+    saved: bool = False,
 ) -> FusedSpec:
-    """``y = layer_norm(a @ b.T + bias + residual) * ln_weight + ln_bias``; scalar ``eps``."""
+    """``y = layer_norm(a @ b.T + bias + residual) * ln_weight + ln_bias``; scalar ``eps``.
+
+    ``saved``: also ``pre``, what the norm read, and the row's ``mean`` and ``rstd``, float32 of shape (M,).
+    """
     b = Build(n, k, dtype, layouts)
     x = affine(b, bias, residual)
     weight = None if ln_weight is None else b.row("ln_weight", ln_weight)
     shift = None if ln_bias is None else b.row("ln_bias", ln_bias)
-    return b.stored("y", layer_norm(b, x, weight, shift, b.scalar("eps")), out or dtype)
+    y, mean, rstd = layer_norm(b, x, weight, shift, b.scalar("eps"))
+    b.store("y", y, out or dtype)
+    if saved:
+        b.store("pre", x, dtype)
+        b.store("mean", mean, DType.FP32)
+        b.store("rstd", rstd, DType.FP32)
+    return b.spec()
 
 
 def rmsnorm(
@@ -40,11 +50,15 @@ def rmsnorm(
     residual_position: Literal["before", "after"] = "before",
     out: DType | None = None,
     layouts: Layouts = PLAIN,
+    saved: bool = False,
 ) -> FusedSpec:
     """RMSNorm of a GEMM; scalars ``eps`` and, with a weight, ``weight_offset``.
 
     ``rms(z) = z * rsqrt(mean(z * z) + eps) * (rms_weight + weight_offset)``.  With the residual
     ``"before"``: ``y = rms(a @ b.T + bias + residual)``; ``"after"``: ``y = rms(a @ b.T + bias) + residual``.
+
+    ``saved``: also ``pre``, what the norm read, and the row's ``rrms``, float32 of shape (M,): what the norm
+    multiplied it by.
     """
     if residual_position not in ("before", "after"):
         raise SpecError("residual_position", f"got {residual_position!r}, allowed: 'before', 'after'")
@@ -52,10 +66,14 @@ def rmsnorm(
     before = residual_position == "before"
     x = affine(b, bias, residual if before else None)
     added = None if before or residual is None else b.tile("residual", residual)
-    y = rms_norm(b, x, *_weight_eps_offset(b, rms_weight))
+    y, rrms = rms_norm(b, x, *_weight_eps_offset(b, rms_weight))
     if added is not None:
         y = b.op("add", y, added, name="y")
-    return b.stored("y", y, out or dtype)
+    b.store("y", y, out or dtype)
+    if saved:
+        b.store("pre", x, dtype)
+        b.store("rrms", rrms, DType.FP32)
+    return b.spec()
 
 
 def add_rmsnorm(
@@ -74,7 +92,8 @@ def add_rmsnorm(
     h = affine(b, bias, residual, name="h")
     weight, eps, offset = _weight_eps_offset(b, rms_weight)
     b.store("h", h, out or dtype)
-    return b.stored("y", rms_norm(b, h, weight, eps, offset), out or dtype)
+    y, _ = rms_norm(b, h, weight, eps, offset)
+    return b.stored("y", y, out or dtype)
 
 
 def gemma_block(
@@ -96,9 +115,11 @@ def gemma_block(
     res = b.tile("residual", residual)
     post, pre = b.row("post_weight", post_weight), b.row("pre_weight", pre_weight)
     eps, offset = b.scalar("eps"), b.scalar("weight_offset")
-    h = b.op("add", rms_norm(b, x, post, eps, offset, suffix="_post"), res, name="h")
+    normed, _ = rms_norm(b, x, post, eps, offset, suffix="_post")
+    h = b.op("add", normed, res, name="h")
     b.store("h", h, out or dtype)
-    return b.stored("y", rms_norm(b, h, pre, eps, offset, suffix="_pre"), out or dtype)
+    y, _ = rms_norm(b, h, pre, eps, offset, suffix="_pre")
+    return b.stored("y", y, out or dtype)
 
 
 def _weight_eps_offset(b: Build, rms_weight: DType | None) -> tuple[int | None, int, int | None]:

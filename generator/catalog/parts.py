@@ -69,8 +69,8 @@ def activated(b: Build, x: int, activation: str | None) -> int:
     return x if activation is None else b.op(activation, x, name=activation)
 
 
-def layer_norm(b: Build, x: int, weight: int | None, bias: int | None, eps: int) -> int:
-    """``(x - mean) * rsqrt(var + eps) * weight + bias`` along the row."""
+def layer_norm(b: Build, x: int, weight: int | None, bias: int | None, eps: int) -> tuple[int, int, int]:
+    """``(x - mean) * rstd * weight + bias`` along the row, ``rstd = rsqrt(var + eps)``; mean and rstd."""
     stats = b.op("row_welford", x, name="stats")
     mean = b.field(stats, "mean", name="mean")
     rstd = b.op("rsqrt", b.op("add", b.field(stats, "var", name="var"), eps), name="rstd")
@@ -79,16 +79,17 @@ def layer_norm(b: Build, x: int, weight: int | None, bias: int | None, eps: int)
         y = b.op("mul", y, weight)
     if bias is not None:
         y = b.op("add", y, bias, name="y")
-    return y
+    return y, mean, rstd
 
 
 def rms_norm(
     b: Build, x: int, weight: int | None, eps: int, offset: int | None = None, *, suffix: str = ""
-) -> int:
-    """``x * rsqrt(mean(x * x) + eps) * (weight + offset)`` along the row."""
+) -> tuple[int, int]:
+    """``x * rrms * (weight + offset)`` along the row, with ``rrms = rsqrt(mean(x * x) + eps)``; and rrms."""
     mean_square = b.op("mul", b.op("row_sumsq", x, name=f"sumsq{suffix}"), b.const(1.0 / b.n, "inverse_n"))
-    y = b.op("mul", x, b.op("rsqrt", b.op("add", mean_square, eps), name=f"rrms{suffix}"))
+    rrms = b.op("rsqrt", b.op("add", mean_square, eps), name=f"rrms{suffix}")
+    y = b.op("mul", x, rrms)
     if weight is None:
-        return y
+        return y, rrms
     scale = weight if offset is None else b.op("add", weight, offset, name=f"scale{suffix}")
-    return b.op("mul", y, scale, name=f"normed{suffix}")
+    return b.op("mul", y, scale, name=f"normed{suffix}"), rrms

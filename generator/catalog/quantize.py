@@ -43,7 +43,7 @@ def quantize(
         weight = None if norm_weight is None else b.row("norm_weight", norm_weight)
         shift = None if norm_bias is None else b.row("norm_bias", norm_bias)
         eps = b.scalar("eps")
-        y = layer_norm(b, y, weight, shift, eps) if norm == "layernorm" else rms_norm(b, y, weight, eps)
+        y, *_ = layer_norm(b, y, weight, shift, eps) if norm == "layernorm" else rms_norm(b, y, weight, eps)
     amax = b.op("row_max", b.op("abs", y), name="amax")
     ratio = b.op("div", amax, b.const(LARGEST[out]))
     scale = b.op("where", b.op("eq", ratio, b.const(0.0)), b.const(1.0), ratio, name="scale")

@@ -50,18 +50,22 @@ def cross_entropy(
     target: DType = DType.INT64,
     bias: DType | None = None,
     layouts: Layouts = PLAIN,
+    saved: bool = False,
 ) -> FusedSpec:
     """``loss = logsumexp(x) - x[target]`` of ``x = a @ b.T + bias`` along the row, float32 of shape (M,).
 
     ``target`` (M,).  The loss is 0 where the target is the scalar ``ignore_index``, and NaN where it is any
     other number that is no column.
+
+    ``saved``: also ``lse``, the logsumexp, float32 of shape (M,).
     """
     b = Build(n, k, dtype, layouts)
     wanted = b.load("target", Space.COLUMN, target)
     x = affine(b, bias)
     ignored = b.scalar("ignore_index")
     chosen = b.op("where", b.op("eq", b.column_index(), wanted), x, b.const(0.0), name="chosen")
-    loss = b.op("sub", _lse(b, x), b.op("row_sum", chosen, name="logit"))
+    lse = _lse(b, x)
+    loss = b.op("sub", lse, b.op("row_sum", chosen, name="logit"))
     valid = b.op(
         "logical_and",
         b.op("ge", wanted, b.const(0.0)),
@@ -70,7 +74,45 @@ def cross_entropy(
     )
     loss = b.op("where", valid, loss, b.const(math.nan))
     loss = b.op("where", b.op("eq", wanted, ignored), b.const(0.0), loss, name="loss")
-    return b.stored("loss", loss, DType.FP32)
+    b.store("loss", loss, DType.FP32)
+    if saved:
+        b.store("lse", lse, DType.FP32)
+    return b.spec()
+
+
+def logits_gradient(
+    n: int,
+    k: int,
+    dtype: DType,
+    *,
+    bias: DType | None = None,
+    target: DType | None = None,
+    lse: DType = DType.FP32,
+    grad: DType = DType.FP32,
+    out: DType | None = None,
+    layouts: Layouts = PLAIN,
+    sums: bool = False,
+) -> FusedSpec:
+    """``d = softmax(x) * grad`` along the row, the gradient of the logits ``x = a @ b.T + bias`` where
+    ``grad`` is that of their logsumexp.
+
+    With a ``target``: ``d = (softmax(x) - one_hot(target)) * grad``, where ``grad`` is that of the
+    cross-entropy.  ``lse``, the logsumexp of the row, ``grad`` and ``target`` are of shape (M,).  ``sums``:
+    also the sum of each column of d, float32 of shape (N,).
+    """
+    b = Build(n, k, dtype, layouts)
+    x = affine(b, bias)
+    wanted = None if target is None else b.load("target", Space.COLUMN, target)
+    normaliser, scale = b.load("lse", Space.COLUMN, lse), b.load("grad", Space.COLUMN, grad)
+    d = b.op("exp", b.op("sub", x, normaliser), name="probability")
+    if wanted is not None:
+        hit = b.op("eq", b.column_index(), wanted)
+        d = b.op("sub", d, b.op("where", hit, b.const(1.0), b.const(0.0)))
+    d = b.op("mul", d, scale, name="d")
+    b.store("d", d, out or dtype)
+    if sums:
+        b.store("sums", b.op("col_sum", d, name="sums"), DType.FP32)
+    return b.spec()
 
 
 def _lse(b: Build, x: int) -> int:

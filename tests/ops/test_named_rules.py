@@ -91,13 +91,12 @@ class TestQuantize:
         assert ((q.double() * scale - y).norm() / y.norm()) < 2.0**-3
         assert q.float().abs().amax(-1).eq(57344).all()
 
-    @pytest.mark.parametrize("grad", [False, True])
-    def test_rows_at_the_edge(self, grad: bool) -> None:
+    def test_rows_at_the_edge(self) -> None:
         rows = torch.stack([torch.zeros(N), torch.full((N,), 1e-44), torch.ones(N), torch.ones(N)])
         rows[2, 4], rows[3, 5] = torch.inf, torch.nan
         scales, values = [], []
         for row in rows:
-            q, scale = fused_gemm_quantize(*biased(row.requires_grad_(grad)))
+            q, scale = fused_gemm_quantize(*biased(row))
             scales.append(scale[0, 0])
             values.append(q[0].float())
         assert [s.item() for s in scales[:3]] == [1.0, 1.0, torch.inf]
