@@ -12,7 +12,7 @@ from torch._decomp import get_decompositions
 aten = torch.ops.aten
 
 _NAMES = (
-    "addcdiv", "addcmul", "addr", "_batch_norm_no_update", "_batch_norm_with_update",
+    "addr", "_batch_norm_no_update", "_batch_norm_with_update",
     "_batch_norm_with_update_functional", "binary_cross_entropy", "binary_cross_entropy_with_logits",
     "celu", "cudnn_batch_norm", "dist", "elu_backward", "frac", "_fused_rms_norm",
     "_fused_rms_norm_backward", "glu", "glu_backward", "hardshrink", "hardsigmoid_backward",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from comfuse.frontend.lowering import Lowering
 
 aten = torch.ops.aten
+prims = torch.ops.prims
 
 Handler = Callable[["Lowering", torch.fx.Node, Frame], Value]
 
@@ -121,6 +122,23 @@ def _rsub(low: Lowering, node: torch.fx.Node, frame: Frame) -> Value:
     return low.emit("sub", low.value(given["other"], frame, node), subtrahend)
 
 
+def _scaled_product(op: str) -> Handler:
+    """``self + value * tensor1 * tensor2``, or a quotient in place of the product."""
+
+    def handler(low: Lowering, node: torch.fx.Node, frame: Frame) -> Value:
+        given = arguments(node)
+        x, y, z = (low.value(given[name], frame, node) for name in ("self", "tensor1", "tensor2"))
+        return low.emit("add", x, _scaled(low, low.emit(op, y, z), given["value"], frame, node))
+
+    return handler
+
+
+def multiply_add(low: Lowering, node: torch.fx.Node, frame: Frame) -> Value:
+    """``a * b + c``."""
+    a, b, c = (low.value(x, frame, node) for x in arguments(node).values())
+    return low.emit("add", low.emit("mul", a, b), c)
+
+
 def _div_mode(low: Lowering, node: torch.fx.Node, frame: Frame) -> Value:
     given = arguments(node)
     x, y = low.value(given["self"], frame, node), low.value(given["other"], frame, node)
@@ -219,6 +237,8 @@ ELEMENTWISE: dict[Any, Handler] = {
     **dict.fromkeys(_BITWISE, _bitwise),
     aten.add.Scalar: _add,
     aten.add.Tensor: _add,
+    aten.addcdiv.default: _scaled_product("div"),
+    aten.addcmul.default: _scaled_product("mul"),
     aten.clamp.default: _clamp,
     aten.clamp.Tensor: _clamp,
     aten.copy.default: _copy,
@@ -304,4 +324,5 @@ POSITIONS: dict[Any, Handler] = {
     aten.arange.start_step: _arange,
     aten.eye.default: _eye,
     aten.eye.m: _eye,
+    prims.iota.default: _arange,
 }
