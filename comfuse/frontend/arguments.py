@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from comfuse import fallbacks
 from comfuse.frontend import axes
@@ -71,11 +72,12 @@ class Arrangement:
 
     def _strides(self, tensor: torch.Tensor) -> Shape | None:
         """The strides of the result, if it is a view of the tensor."""
-        meta = torch.empty_strided(tensor.shape, tensor.stride(), device="meta")
-        try:
-            return self.strided(meta).view(self.shape).stride()
-        except RuntimeError:  # torch has no other way to ask
-            return None
+        with unset_fake_temporarily():  # torch.compile's mode makes it ten times slower
+            meta = torch.empty_strided(tensor.shape, tensor.stride(), device="meta")
+            try:
+                return self.strided(meta).view(self.shape).stride()
+            except (RuntimeError, ValueError):  # torch has no other way to ask; while it compiles, the latter
+                return None
 
     def major(self, tensor: torch.Tensor) -> Major:
         """Which of the last two dimensions of the result, a factor, is contiguous."""

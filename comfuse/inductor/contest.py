@@ -1,0 +1,188 @@
+"""The region finder: which parts of a graph may become fused kernels.
+
+Each GEMM, or two side by side, is offered what depends on it.  Parts that overlap are settled in the order of
+the bytes that they save, of two equal ones the later first, so that the result of the earlier GEMM enters as
+a tile; the others grow again around what is settled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch.fx import Graph, Node
+
+from comfuse.frontend.errors import TraceError
+from comfuse.frontend.source import location
+from comfuse.inductor.absorb import absorb
+from comfuse.inductor.candidate import Candidate
+from comfuse.inductor.grow import Field, grow
+from comfuse.inductor.lowerer import lowered
+from comfuse.inductor.merge import merge_views
+from comfuse.inductor.nodes import elements, factors, holds_tensor, is_anchor, is_free, tensor
+from comfuse.inductor.pair import partner
+from comfuse.inductor.part import Part
+from comfuse.inductor.policy import Policy
+from comfuse.inductor.trim import saved, strip, trim
+from comfuse.inductor.verdict import Verdict
+
+aten = torch.ops.aten
+
+# How often a part that the front end refuses is cut and offered again.
+_ATTEMPTS = 12
+
+
+def find(graph: Graph, policy: Policy) -> tuple[list[Candidate], list[Verdict]]:
+    """The parts of a graph that the front end takes, and for each other GEMM why it has none.
+
+    No two overlap, and the graph has an order in which each runs as one node.  Equal views in ``graph`` are
+    merged; else it is only read.
+    """
+    merge_views(graph)
+    return _Contest(graph, policy).settle()
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """GEMMs, and how many bytes their part saves where no other is settled."""
+
+    anchors: tuple[Node, ...]
+    saved: int
+
+
+class _Contest:
+    def __init__(self, graph: Graph, policy: Policy) -> None:
+        self._field = Field.of(graph)
+        self._force = policy.force
+        self._anchors = [node for node in graph.nodes if is_anchor(node)]
+        self._candidates: list[Candidate] = []
+        self._verdicts: list[Verdict] = []
+
+    def settle(self) -> tuple[list[Candidate], list[Verdict]]:
+        offers = self._offers([anchor for anchor in self._anchors if self._is_product(anchor)])
+        for offer in sorted(offers, key=lambda o: (o.saved, self._field.order[o.anchors[-1]]), reverse=True):
+            self._settle(offer.anchors)
+        order = self._field.order
+        self._candidates.sort(key=lambda c: order[c.anchors[0]])
+        places = {anchor.name: i for i, anchor in enumerate(self._anchors)}
+        self._verdicts.sort(key=lambda v: places[v.anchor])
+        return self._candidates, self._verdicts
+
+    def _is_product(self, anchor: Node) -> bool:
+        """Whether the front end takes a GEMM as such."""
+        if self._field.reads_written(anchor):
+            self._leave(anchor, "it reads what the graph changes in place")
+            return False
+        try:
+            lowered(Part((anchor,), self._field.order, frozenset((anchor,))).candidate())
+        except TraceError as e:
+            self._leave(anchor, e.reason)
+            return False
+        return True
+
+    def _offers(self, anchors: list[Node]) -> list[_Offer]:
+        found: list[tuple[Node, ...]] = []
+        free = [*anchors]
+        while free:
+            last = free.pop()
+            other = partner(self._field, last, free)
+            if other is not None:
+                free.remove(other)
+            found.append((last,) if other is None else (other, last))
+        return [_Offer(group, saved(self._part(group))) for group in found]
+
+    def _part(self, anchors: tuple[Node, ...]) -> Part:
+        return self._trimmed(absorb(self._field, grow(self._field, anchors)))
+
+    def _trimmed(self, part: Part) -> Part:
+        return strip(part) if self._force else trim(part)
+
+    def _settle(self, anchors: tuple[Node, ...]) -> None:
+        """Finds the part around anchors that the front end takes."""
+        part, reason = self._accepted(self._part(anchors))
+        if part is None and len(anchors) > 1:
+            for anchor in reversed(anchors):
+                self._settle((anchor,))
+        elif part is None:
+            self._leave(anchors[0], reason)
+        else:
+            self._field.take(part.nodes)
+            self._candidates.append(part.candidate())
+
+    def _accepted(self, part: Part) -> tuple[Part | None, str]:
+        """The part as far as the front end takes it; or None, and why there is none."""
+        refusal = ""
+        for _ in range(_ATTEMPTS):
+            reason = self._idle(part)
+            if reason:
+                return None, f"{reason}: {refusal or _end(part)}"
+            try:
+                lowered(part.candidate())
+                return part, ""
+            except TraceError as e:
+                refusal = f"{e.node}: {e.reason}"
+                shorter = _cut(part, e)
+                if shorter is None:
+                    return None, refusal
+                part = self._trimmed(shorter)
+        return None, f"the front end does not take what is behind it, at last {refusal}"
+
+    def _idle(self, part: Part) -> str:
+        """Why a part is not worth a kernel; nothing if it may be."""
+        work = [node for node in part.behind if node not in part.anchors and not is_free(node)]
+        if not work:
+            return "nothing to fuse behind it"
+        if self._force:
+            return ""
+        if all(_is_bias(node, part) for node in work) and len(work) <= len(part.anchors):
+            return "nothing to fuse behind it but a bias"
+        return "" if saved(part) > 0 else "what could be fused saves no memory traffic"
+
+    def _leave(self, anchor: Node, reason: str) -> None:
+        self._verdicts.append(
+            Verdict(anchor.name, location(anchor), fused=False, reason=reason, shape=_shape(anchor))
+        )
+
+
+def _cut(part: Part, error: TraceError) -> Part | None:
+    """The part without what the front end refuses; None if that is an anchor.
+
+    Where the node reads what the part computes from outside, that is left outside first.
+    """
+    found = {node.name: node for node in part.nodes}.get(error.node or "")
+    if found is None:
+        found = part.sorted(part.nodes)[-1]
+    if found in part.ahead:
+        return part.without([found])
+    computed = [i for i in found.all_input_nodes if i in part.ahead]
+    if computed:
+        return part.without(computed)
+    return None if found in part.anchors else part.without([found], error.reason)
+
+
+def _end(part: Part) -> str:
+    """What stands at the first border of a part."""
+    return ": ".join(part.stopped[0]) if part.stopped else "nobody reads its result"
+
+
+def _is_bias(node: Node, part: Part) -> bool:
+    if node.target is not aten.add.Tensor:
+        return False
+    others = [i for i in node.all_input_nodes if i not in part.behind]
+    columns = math.prod(tensor(part.anchors[0]).shape[-1:])
+    return len(others) == 1 and elements(others[0]) == columns
+
+
+def _shape(anchor: Node) -> tuple[int | str, int | str, int | str]:
+    """(M, N, K), the rows of all batches."""
+    if not all(map(holds_tensor, (anchor, *factors(anchor)))):
+        return "?", "?", "?"
+    *rows, columns = tensor(anchor).shape
+    return _size(rows), _size([columns]), _size(tensor(factors(anchor)[0]).shape[-1:])
+
+
+def _size(sizes: Iterable[int | torch.SymInt]) -> int | str:
+    size = math.prod(sizes)
+    return size if isinstance(size, int) else str(size)
