@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import comfuse
+from comfuse import fallbacks
 from comfuse.frontend import trace_region
 from comfuse.generator.spec import FusedSpec
 from tests.gpu.compare import relative_error, tolerance
@@ -73,10 +74,14 @@ def weight_gradient(dy: Tensor, x: Tensor, decay: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class GraphCase:
-    """``shapes`` of the function's arguments, with their dtypes; "M" stands for the rows."""
+    """``shapes`` of the function's arguments, with their dtypes; "M" stands for the rows.
+
+    ``copied``: the argument that each call writes out as the kernel reads it, which is counted.
+    """
 
     function: Callable[..., Any]
     shapes: tuple[tuple[tuple[Any, ...], torch.dtype], ...]
+    copied: str | None = None
 
     def __str__(self) -> str:
         return self.function.__name__
@@ -96,7 +101,7 @@ class GraphCase:
 
 CASES = (
     GraphCase(batch_norm, ((("M", K), BF16), ((200, K), BF16), ((200,), BF16), ((200,), BF16))),
-    GraphCase(per_head_norm, ((("M", K), BF16), ((384, K), BF16), ((64,), BF16))),
+    GraphCase(per_head_norm, ((("M", K), BF16), ((384, K), BF16), ((64,), BF16)), copied="gamma"),
     GraphCase(stacked_swiglu, ((("M", K), BF16), ((2 * 520, K), BF16))),
     GraphCase(dropout, ((("M", K), BF16), ((200, K), BF16), (("M", 200), BOOL), (("M", 200), FP32))),
     GraphCase(split_heads, (((3, "M", K), BF16), ((384, K), BF16), ((384,), BF16))),
@@ -135,4 +140,8 @@ def test_against_float64(case: GraphCase) -> None:
                 tolerance(output.dtype, output.numel()),
             )
             assert error <= allowed, f"M = {m}: error {error:.2e}, {allowed:.2e} allowed"
+    if case.copied is not None:
+        ((reason, times),) = fallbacks.counts().items()
+        assert (reason[1].split()[0], times) == (case.copied, 2)
+        fallbacks.reset()
     assert len(fused.regions) == (2 if case.function is weight_gradient else 1)
