@@ -13,7 +13,7 @@ from comfuse import fallbacks
 from comfuse.frontend.errors import TraceError
 from comfuse.frontend.gemm import FACTORS
 from comfuse.frontend.source import location
-from comfuse.inductor import choose, contest, lowerer
+from comfuse.inductor import choose, contest, jit, lowerer
 from comfuse.inductor.candidate import Candidate, Found
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.replace import replace
@@ -30,37 +30,47 @@ def run(graph: Graph, policy: Policy) -> list[Verdict]:
     logged and counted (:mod:`comfuse.fallbacks`).
 
     Raises:
-        FallbackError: there is a bug, and ``COMFUSE_STRICT`` is 1.
+        FallbackError: there is a bug, or a kernel cannot be built, and ``COMFUSE_STRICT`` is 1.
+        ToolchainError: there is no compiler, and ``COMFUSE_JIT`` is ``require``.
     """
     try:
         candidates, verdicts = contest.find(graph, policy)
     except Exception as e:
         _report(e, "looking for regions", "\n".join(str(node) for node in graph.nodes))
         return []
-    now: dict[Node, Node] = {}
+    chosen: list[tuple[Found, Verdict]] = []
     for candidate in candidates:
-        inputs = tuple(now.get(node, node) for node in candidate.inputs)
-        verdicts += _take(graph, changed(candidate, inputs=inputs), policy, now)
+        found: Found | None = None
+        try:
+            found = lowerer.lowered(candidate)
+            chosen.append((found, choose.verdict(found, policy)))
+        except Exception as e:
+            verdicts += _left_after(e, candidate, found)
+    now: dict[Node, Node] = {}  # what took the place of outputs of regions
+    for (found, _), verdict in zip(chosen, jit.settle(chosen, policy), strict=True):
+        inputs = tuple(now.get(node, node) for node in found.candidate.inputs)
+        candidate = changed(found.candidate, inputs=inputs)
+        try:
+            if verdict.fused:
+                now |= replace(graph, changed(found, candidate=candidate))
+            verdicts += [changed(verdict, anchor=a.name, location=location(a)) for a in candidate.anchors]
+        except Exception as e:
+            verdicts += _left_after(e, candidate, found)
     return verdicts
 
 
-def _take(graph: Graph, candidate: Candidate, policy: Policy, now: dict[Node, Node]) -> list[Verdict]:
-    """The verdicts for a candidate's anchors; ``now`` learns what took the place of its outputs."""
-    found: Found | None = None
-    try:
-        found = lowerer.lowered(candidate)
-        verdict = choose.verdict(found, policy)
-        if verdict.fused:
-            now |= replace(graph, found)
-        return [changed(verdict, anchor=a.name, location=location(a)) for a in candidate.anchors]
-    except TraceError as e:
-        return [_left(anchor, e.reason) for anchor in candidate.anchors]
-    except Exception as e:
-        nodes = [node.format_node() or str(node) for node in candidate.nodes]
-        _report(
-            e, candidate.anchors[0].name, "\n".join(nodes), "" if found is None else found.lowered.spec.text()
-        )
-        return [_left(anchor, f"a bug in ComFuse: {_line(e)}") for anchor in candidate.anchors]
+def _left_after(error: Exception, candidate: Candidate, found: Found | None) -> list[Verdict]:
+    """The verdicts for the anchors of a candidate that is refused, or in which a bug showed.
+
+    Raises:
+        FallbackError: it is a bug, and ``COMFUSE_STRICT`` is 1.
+    """
+    if isinstance(error, TraceError):
+        return [_left(anchor, error.reason) for anchor in candidate.anchors]
+    nodes = [node.format_node() or str(node) for node in candidate.nodes]
+    spec = "" if found is None else found.lowered.spec.text()
+    _report(error, candidate.anchors[0].name, "\n".join(nodes), spec)
+    return [_left(anchor, f"a bug in ComFuse: {_line(error)}") for anchor in candidate.anchors]
 
 
 def _report(error: Exception, where: str, nodes: str, spec: str = "") -> None:
