@@ -3,11 +3,13 @@
 A function that was compiled without a region, because its kernels were not built yet, carries a guard of
 TorchDynamo on a flag of this module.  The flag is raised when the kernels are built.  Then the guard fails at
 the next call, and TorchDynamo compiles the function again, in the thread that calls it, with the region in
-it.  Functions that wait for nothing keep their code.
+it.  Functions that wait for nothing keep their code.  What TorchDynamo did not compile takes the kernels when
+it is compiled the next time.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 import threading
@@ -49,7 +51,10 @@ _QUEUE: deque[Task[Any]] = deque()
 _UNDER_WAY: set[str] = set()  # names: in the queue or being built
 _FAILED: dict[str, str] = {}  # why, by name
 _THREADS = 0
-_COMPILED: dict[Any, _Compiled] = {}  # by TorchDynamo's compile id
+_RAISING = 0  # flags that are about to be raised
+_WAITING: list[_Compiled] = []
+_LAST: dict[Any, _Compiled] = {}  # by TorchDynamo's compile id, which begins anew after a reset
+_NUMBERS = itertools.count()
 
 
 def start(tasks: Iterable[Task[Any]]) -> dict[str, str]:
@@ -67,8 +72,9 @@ def start(tasks: Iterable[Task[Any]]) -> dict[str, str]:
                 _UNDER_WAY.add(task.name)
                 _QUEUE.append(task)
         waits = {task.name for task in tasks if task.name in _UNDER_WAY}
-        if compiled is not None:
+        if compiled is not None and waits:
             compiled.waits |= waits
+            _WAITING.append(compiled)
         while min(jobs_that_fit(), len(_UNDER_WAY)) > _THREADS:
             _THREADS += 1
             # Daemons: a program that ends does not wait for kernels, and their compilers end with it.
@@ -77,9 +83,12 @@ def start(tasks: Iterable[Task[Any]]) -> dict[str, str]:
 
 
 def wait(timeout: float | None = None) -> bool:
-    """Waits until no kernel is being built; False if that takes longer than ``timeout`` seconds."""
+    """Waits until no kernel is being built, and what waited for them is compiled again at its next call.
+
+    Not for use while TorchDynamo compiles in this thread.  False if it takes longer than ``timeout`` seconds.
+    """
     with _CHANGED:
-        return _CHANGED.wait_for(lambda: not _UNDER_WAY, timeout)
+        return _CHANGED.wait_for(lambda: not _UNDER_WAY and not _RAISING, timeout)
 
 
 def under_way() -> int:
@@ -89,18 +98,14 @@ def under_way() -> int:
 
 
 def _current() -> _Compiled | None:
-    """The function that is being compiled; None if nobody would compile it again."""
+    """The function that is being compiled, or to which the backward pass belongs; None if there is none."""
     compile_id = CompileContext.current_compile_id()
+    compiled = _Compiled(f"ready_{next(_NUMBERS)}")
+    globals()[compiled.flag] = False
     with _CHANGED:
-        if compile_id in _COMPILED:
-            return _COMPILED[compile_id]
-        flag = f"ready_{len(_COMPILED)}"
-        globals()[flag] = False
-    if compile_id is None or not _guard(flag):
-        _LOGGER.info("kernels built in the background are taken when this is compiled again by other means")
-        return None
-    with _CHANGED:
-        return _COMPILED.setdefault(compile_id, _Compiled(flag))
+        if compile_id is not None and _guard(compiled.flag):
+            _LAST[compile_id] = compiled
+        return _LAST.get(compile_id)
 
 
 def _guard(flag: str) -> bool:
@@ -154,16 +159,30 @@ def _failure(task: Task[Any]) -> str | None:
 
 
 def _end(name: str, failure: str | None) -> None:
+    global _RAISING
     with _CHANGED:
         _UNDER_WAY.discard(name)
         if failure is not None:
             _FAILED[name] = failure
-        for compiled in _COMPILED.values():
+        for compiled in _WAITING:
             if name in compiled.waits:
                 compiled.waits.discard(name)
                 compiled.gained |= failure is None
                 if not compiled.waits and compiled.gained:
-                    setattr(sys.modules[__name__], compiled.flag, True)
+                    _RAISING += 1
+                    threading.Thread(target=_raise, args=(compiled.flag,), daemon=True).start()
+        _WAITING[:] = [compiled for compiled in _WAITING if compiled.waits]
+        _CHANGED.notify_all()
+
+
+def _raise(flag: str) -> None:
+    """Raises a flag as soon as TorchDynamo is not compiling: a guard expects the value at the end of that."""
+    global _RAISING
+    from torch._dynamo.convert_frame import compile_lock
+
+    with compile_lock, _CHANGED:
+        setattr(sys.modules[__name__], flag, True)
+        _RAISING -= 1
         _CHANGED.notify_all()
 
 
