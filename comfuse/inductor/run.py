@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, Node
 
 from comfuse import fallbacks
+from comfuse.errors import FallbackError, ToolchainError
 from comfuse.frontend.errors import TraceError
 from comfuse.frontend.gemm import FACTORS
 from comfuse.frontend.source import location
@@ -23,8 +24,10 @@ _LOGGER = logging.getLogger("comfuse")
 _WHERE = "torch.compile"
 
 
-def run(graph: Graph, policy: Policy) -> list[Verdict]:
+def run(graph: Graph, policy: Policy, *, build: bool = True) -> list[Verdict]:
     """Fuses what pays in ``graph``, and says what became of each of its GEMMs.
+
+    Without ``build`` no kernel is compiled, and the graph is only for show.
 
     A bug in ComFuse costs no more than the region that it shows in, which is left to TorchInductor; it is
     logged and counted (:mod:`comfuse.fallbacks`).
@@ -46,8 +49,14 @@ def run(graph: Graph, policy: Policy) -> list[Verdict]:
             chosen.append((found, choose.verdict(found, policy)))
         except Exception as e:
             verdicts += _left_after(e, candidate, found)
+    try:
+        settled = jit.settle(chosen, policy, build=build)
+    except (FallbackError, ToolchainError):  # which the user asked for
+        raise
+    except Exception as e:
+        return verdicts + [left for found, _ in chosen for left in _left_after(e, found.candidate, found)]
     now: dict[Node, Node] = {}  # what took the place of outputs of regions
-    for (found, _), verdict in zip(chosen, jit.settle(chosen, policy), strict=True):
+    for (found, _), verdict in zip(chosen, settled, strict=True):
         inputs = tuple(now.get(node, node) for node in found.candidate.inputs)
         candidate = changed(found.candidate, inputs=inputs)
         try:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from comfuse import fallbacks
 from comfuse.errors import FallbackError
-from comfuse.inductor import choose, contest, log, lowerer, run
+from comfuse.inductor import choose, contest, jit, log, lowerer, run
 from comfuse.inductor.hook import ComFusePass
 from comfuse.inductor.policy import Policy
 from tests.inductor.interpreted import interpreted
@@ -80,6 +80,13 @@ def test_a_bug_in_the_finder_costs_one_graph(monkeypatch: pytest.MonkeyPatch) ->
     assert "comfuse" not in compiled()
     ((_, reason),) = fallbacks.counts()
     assert "looking for regions: ZeroDivisionError" in reason
+
+
+def test_a_bug_in_looking_for_kernels_costs_all_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    break_once(jit, "settle", monkeypatch)
+    assert "comfuse" not in compiled()
+    assert len(fallbacks.counts()) == 2
+    assert [v.fused for v in log.verdicts()] == [False, False]
 
 
 def test_a_bug_raises_where_nothing_may_fall_back(monkeypatch: pytest.MonkeyPatch) -> None:
