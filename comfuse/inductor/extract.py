@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
 from comfuse.frontend.capture import Captured
@@ -49,7 +49,8 @@ def extract(candidate: Candidate, table: Table) -> Captured:
     outputs = tuple(env[node] for node in candidate.outputs)
     graph.output(outputs)
     return Captured(
-        module=GraphModule({}, graph),
+        graph=graph,
+        constants=torch.nn.Module(),
         names=tuple(node.name for node in candidate.inputs),
         arguments=arguments,
         scalars=frozenset(),
