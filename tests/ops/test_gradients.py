@@ -274,6 +274,23 @@ def test_backward_under_autocast(case: Case) -> None:
 
 
 @every_case
+def test_autocast_converts_the_factors(case: Case) -> None:
+    arguments = arguments_of(case, other=FP32)
+    names = differentiable(case, arguments)
+    given = leaves(arguments, wanted=names)
+    wanted = gradients(case(given), given)
+    single = {n: t.float() if n in ("x", *case.weights) else t for n, t in arguments.items()}
+    for whole in (("x", *case.weights), case.weights, ("x",)):
+        mixed = leaves(arguments | {n: single[n] for n in whole}, wanted=names)
+        with torch.autocast("cpu", BF16):
+            results = case(mixed)
+            with torch.no_grad():
+                assert all(torch.equal(y, z) for y, z in zip(case(mixed), results, strict=True))
+        for name, g in gradients(results, mixed).items():
+            assert torch.equal(g, wanted[name])
+
+
+@every_case
 def test_checkpointed(case: Case) -> None:
     arguments = arguments_of(case)
     given = leaves(arguments, wanted=differentiable(case, arguments))
@@ -281,6 +298,22 @@ def test_checkpointed(case: Case) -> None:
     results = torch.utils.checkpoint.checkpoint(lambda t: case(t), given, use_reentrant=False)
     for name, g in gradients(results, given).items():
         assert torch.equal(g, wanted[name])
+
+
+def test_compiled_under_autocast() -> None:
+    case = BY_NAME["layernorm all"]
+    arguments = {name: t.float() for name, t in arguments_of(case).items()}
+    torch.compiler.reset()
+    compiled = torch.compile(lambda t: case(t), fullgraph=True, backend="aot_eager")
+    found = []
+    for function in (case, compiled):
+        given = leaves(arguments)
+        with torch.autocast("cpu", BF16):
+            results = function(given)
+        assert results[0].dtype is BF16
+        found.append(gradients(results, given))
+    for name, g in found[1].items():
+        assert (g - found[0][name]).norm() <= 2.0**-7 * g.norm(), name
 
 
 def _saved(function: Callable[[], Any]) -> list[Tensor]:
