@@ -92,9 +92,9 @@ def _has_templates() -> bool:
 
 
 def _unsupported(found: Found) -> str:
-    """Why the region's device has no kernels, or an empty string; a CPU runs any region."""
+    """Why the region's device has no kernels, or an empty string; a CPU runs any region, meta none at all."""
     device = found.candidate.anchors[0].meta["val"].device
-    if device.type == "cpu":
+    if device.type in ("cpu", "meta"):
         return ""
     if device.type != "cuda":
         return f"ComFuse has no kernels for {device.type} devices"

@@ -31,11 +31,12 @@ from comfuse.inductor.verdict import Verdict
 from comfuse.ops import resolver
 
 
-def settle(chosen: Sequence[tuple[Found, Verdict]], policy: Policy) -> list[Verdict]:
+def settle(chosen: Sequence[tuple[Found, Verdict]], policy: Policy, *, build: bool = True) -> list[Verdict]:
     """The verdicts of a graph's regions, once it is known which of their kernels are there to run.
 
-    Builds what is missing where the JIT mode says so.  A region whose kernels cannot be had is left to
-    TorchInductor, with the compiler's message, and counted as a fallback.
+    Builds what is missing where the JIT mode says so; without ``build``, takes for built what it would
+    build.  A region whose kernels cannot be had is left to TorchInductor, with the compiler's message, and
+    counted as a fallback.
 
     Raises:
         ToolchainError: there is no compiler, and the mode is ``require``.
@@ -43,6 +44,8 @@ def settle(chosen: Sequence[tuple[Found, Verdict]], policy: Policy) -> list[Verd
         KeyboardInterrupt: the builds under way have been ended.
     """
     mode = policy.jit or settings.jit()
+    if not build and mode != "off":
+        return [verdict for _, verdict in chosen]
     on_gpu = [i for i, (found, verdict) in enumerate(chosen) if verdict.fused and runs_on_gpu(found)]
     tasks = {i: tasks_of(chosen[i][0]) for i in on_gpu}
     missing = {name: one for needed in tasks.values() for name, one in needed.items() if one is not None}
