@@ -107,6 +107,30 @@ def test_without_force_every_gemm_is_fused_or_left_for_a_reason(case: Case) -> N
     assert _unclear() == []
 
 
+# Those without relu: where its argument is near zero a gradient jumps, and here few elements are summed.
+@pytest.mark.parametrize("name", ["bert_large", "gpt2"])
+def test_dropout_draws_what_inductor_alone_draws(name: str) -> None:
+    """From the same seed, in any case.
+
+    Each may be as far from float64 as is allowed without dropout; between them twice as much.
+    """
+    model = MODELS[name]
+    plain = Step.of(model, model.small, training=True, dropout=False)
+    bounds = {n: 2 * b for n, b in allowed(plain.copy().results(), truth(plain)).items()}
+    step = Step.of(model, model.small, training=True)
+    torch.manual_seed(5)
+    expected = {n: x.double() for n, x in _run(step).items()}
+    log.clear()
+    with enable(force=True):
+        torch.manual_seed(5)
+        fused = _run(step)
+        torch.manual_seed(6)
+        others = _run(step)
+    assert sum(v.fused for v in log.verdicts()) >= 2 * 4
+    assert beyond(distances(fused, expected), bounds) == []
+    assert beyond(distances(others, expected), bounds) != []  # other masks are told apart
+
+
 def test_batches_first_in_the_encoder_layer_are_right() -> None:
     """Attention turns its rows round and back: less is fused."""
     model = MODELS["encoder_layer"]
