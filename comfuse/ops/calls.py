@@ -12,6 +12,7 @@ from comfuse.ops import programs, resolver
 from comfuse.ops.schema import FIXED, FIXED_SCALARS, GENERAL, MAX_FIXED, OUT
 from comfuse.ops.tracing import constant_when_traced
 
+_parse = programs.parse
 _NO_GRADIENT = (
     "a tensor requires a gradient, which a spec does not have: call it under torch.no_grad(), or a named op"
 )
@@ -19,7 +20,7 @@ _NO_GRADIENT = (
 
 @constant_when_traced
 def _outputs(spec: str) -> int:
-    return len(programs.parse(spec).spec.outputs)
+    return len(_parse(spec).spec.outputs)
 
 
 def region(
@@ -56,20 +57,23 @@ def region(
     try:
         count = len(operands)
         outputs = _outputs(spec) if count <= MAX_FIXED and len(scalars) <= FIXED_SCALARS else 0
+        # Where an input requires a gradient, the dispatcher has marked the results; its own answer would be a
+        # warning, at the backward.
         if outputs == 1:
-            results = [FIXED[1][count](spec, a, b, *operands, *scalars)]
-        elif outputs in FIXED:
-            results = list(FIXED[outputs][count](spec, a, b, *operands, *scalars))
+            y = FIXED[1][count](spec, a, b, *operands, *scalars)
+            results, refused = [y], y.requires_grad
         else:
-            results = GENERAL(spec, a, b, list(operands), list(scalars))
+            if outputs in FIXED:
+                results = list(FIXED[outputs][count](spec, a, b, *operands, *scalars))
+            else:
+                results = GENERAL(spec, a, b, list(operands), list(scalars))
+            refused = any(y.requires_grad for y in results)
     except ComFuseError:
         raise
     except RuntimeError as e:
         raise resolver.translate(e, "region") from None
-    for y in results:
-        # The dispatcher has asked each input.  Its own answer would be a warning, at the backward.
-        if y.requires_grad:
-            raise GradientError("region", _NO_GRADIENT)
+    if refused:
+        raise GradientError("region", _NO_GRADIENT)
     return results
 
 
