@@ -111,12 +111,10 @@ def explain_model(
 
         check_device((inputs, keywords))
     graphs = _traced(program, inputs, keywords, training)
-    titles = _titles(graphs)
-    rows = [row for traced, title in zip(graphs, titles, strict=True) for row in _rows(traced, title, policy)]
-    if measure:
-        rows = [
-            row for traced, title in zip(graphs, titles, strict=True) for row in _timed(traced, title, rows)
-        ]
+    rows: list[Row] = []
+    for traced, title in zip(graphs, _titles(graphs), strict=True):
+        found = _rows(traced, title, policy)
+        rows += _timed(traced, found, policy) if measure else found
     name = getattr(program, "__name__", type(program).__name__)
     return Report(name, tuple(rows), tuple(_notes(graphs, training)), fallbacks.counts())
 
@@ -187,12 +185,12 @@ def _module(node: Node) -> str:
     return inside.strip(".")
 
 
-def _timed(traced: Traced, rows: Sequence[Row]) -> list[Row]:
+def _timed(traced: Traced, rows: Sequence[Row], policy: Policy) -> list[Row]:
     """The rows of a graph, with times for those that have a region."""
     from comfuse.inductor.measure import times
 
     with traced.fake_mode():
-        candidates, _ = find(_copy(traced.module.graph), Policy())
+        candidates, _ = find(_copy(traced.module.graph), policy)
     regions = {anchor.name: candidate for candidate in candidates for anchor in candidate.anchors}
     return [replace(row, **times(regions[row.verdict.anchor])) if row.verdict.spec else row for row in rows]
 
