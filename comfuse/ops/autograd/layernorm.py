@@ -83,7 +83,7 @@ def _norm(
         grad, pre = grad.float(), pre.float()
         weight, bias = (None if t is None else t.float() for t in (weight, bias))
     d, d_weight, d_bias = torch.ops.aten.native_layer_norm_backward(
-        grad, pre, [pre.shape[-1]], mean.unsqueeze(-1), rstd.unsqueeze(-1), weight, bias, asked
+        grad.contiguous(), pre, [pre.shape[-1]], mean.unsqueeze(-1), rstd.unsqueeze(-1), weight, bias, asked
     )
     return d.to(dtype) if asked[0] else d, d_weight, d_bias
 

@@ -76,8 +76,8 @@ def _norm(
         weight = None if weight is None else weight.float() + offset
     rrms = rrms.unsqueeze(-1)
     if grad.is_cuda:
-        size = [pre.shape[-1]]
-        d, d_weight = torch.ops.aten._fused_rms_norm_backward(grad, pre, size, rrms, weight, asked)
+        backward = torch.ops.aten._fused_rms_norm_backward
+        d, d_weight = backward(grad.contiguous(), pre, [pre.shape[-1]], rrms, weight, asked)
     else:
         d, d_weight = _composed(grad, pre, rrms, weight)
     return d.to(dtype) if asked[0] else None, d_weight
