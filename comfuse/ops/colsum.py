@@ -48,11 +48,11 @@ def fused_gemm_colsum(
         y, (..., N) in x's dtype, and the sums, (N,) in float32, over all leading dimensions.  If x has no
         rows, y is empty and the sums are 0; if K is 0 the products sum to zero.
 
-    Differentiable, once, but for ``pre_activation``.  Where a gradient is wanted, x, weight and pre_activation
-    are kept for the backward.
+    Differentiable, once, but for ``pre_activation``.  Where a gradient is wanted, x, weight and
+    pre_activation are kept for the backward.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not a
-    multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not
+    a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
     computed in float32, which is not counted.
 
     Under torch.autocast, x and weight are converted to its dtype unless they already have one 16-bit dtype.

@@ -47,12 +47,12 @@ def fused_gemm_cross_entropy(
         float32: of shape () or, without a reduction, the leading sizes of x.  A row whose target is neither a
         class nor ``ignore_index`` has a loss of NaN.
 
-    Differentiable, once.  Where a gradient is wanted, x, weight, bias and target are kept for the backward, and
-    one float32 a row: a fused kernel computes the logits anew, and turns them into their gradient, (..., N) in
-    x's dtype for as long as the backward takes.
+    Differentiable, once.  Where a gradient is wanted, x, weight, bias and target are kept for the backward,
+    and one float32 a row: a fused kernel computes the logits anew, and turns them into their gradient, (...,
+    N) in x's dtype for as long as the backward takes.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not a
-    multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not
+    a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
     computed in float32, which is not counted.
 
     Under torch.autocast, x and weight are converted to its dtype unless they already have one 16-bit dtype.

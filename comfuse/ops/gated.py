@@ -52,11 +52,12 @@ def fused_gated_gemm(
     Differentiable, once.  Where a gradient is wanted, x and the weights are kept for the backward, and both
     factors of the product, the first before its activation: two (..., N) in x's dtype.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not a
-    multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not
+    a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
     computed in float32, which is not counted.
 
-    Under torch.autocast, x and the weights are converted to its dtype unless they already have one 16-bit dtype.
+    Under torch.autocast, x and the weights are converted to its dtype unless they already have one 16-bit
+    dtype.
 
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument that the op cannot take.

@@ -57,8 +57,8 @@ def fused_gemm_quantize(
 
     Not differentiable: raises GradientError where an input requires a gradient.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not a
-    multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not
+    a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
     computed in float32, which is not counted.
 
     Under torch.autocast, x and weight are converted to its dtype unless they already have one 16-bit dtype.

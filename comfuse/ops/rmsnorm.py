@@ -53,8 +53,8 @@ def fused_gemm_rmsnorm(
     Differentiable, once.  Where a gradient is wanted, x, weight and rms_weight are kept for the backward, and
     what the norm read: (..., N) in x's dtype, with one float32 a row.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not a
-    multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not
+    a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
     computed in float32, which is not counted.
 
     Under torch.autocast, x and weight are converted to its dtype unless they already have one 16-bit dtype.

@@ -41,8 +41,8 @@ def fused_gemm_softmax(
 
     Differentiable, once.  Where a gradient is wanted, x, weight and the result are kept for the backward.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not a
-    multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not
+    a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
     computed in float32, which is not counted.
 
     Under torch.autocast, x and weight are converted to its dtype unless they already have one 16-bit dtype.
@@ -74,12 +74,12 @@ def fused_gemm_logsumexp(x: Tensor, weight: Tensor, bias: Tensor | None = None) 
     Returns:
         The leading sizes of x, float32.  It is empty if x has no rows; if K is 0 the products sum to zero.
 
-    Differentiable, once.  Where a gradient is wanted, x, weight, bias and the result are kept for the backward:
-    a fused kernel computes the logits anew, and turns them into their gradient, (..., N) in x's dtype for as
-    long as the backward takes.
+    Differentiable, once.  Where a gradient is wanted, x, weight, bias and the result are kept for the
+    backward: a fused kernel computes the logits anew, and turns them into their gradient, (..., N) in x's
+    dtype for as long as the backward takes.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not a
-    multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not
+    a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
     computed in float32, which is not counted.
 
     Under torch.autocast, x and weight are converted to its dtype unless they already have one 16-bit dtype.
