@@ -87,9 +87,10 @@ def _halves(gate: Any, up: Any, what: str, layout: str) -> tuple[Any, Any]:
     if rows % 2:
         allowed = f"an even first dimension, as the layout is {layout!r}"
         raise ShapeError(_NAME, f"{what}_gate", f"of shape {tuple(gate.shape)}", allowed)
+    # Their gradients become one tensor again by a single copy.
     if layout == "stacked":
-        return gate[: rows // 2], gate[rows // 2 :]
-    return gate[::2], gate[1::2]
+        return gate.view(2, rows // 2, *gate.shape[1:]).unbind(0)
+    return gate.view(rows // 2, 2, *gate.shape[1:]).unbind(1)
 
 
 _OP = NamedOp(

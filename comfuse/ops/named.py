@@ -290,10 +290,9 @@ def run(
     *,
     saved: bool = False,
 ) -> Any:
-    """Runs a named op without a gradient; if ``saved``, with what its program stores for a backward."""
+    """Runs a named op in a Function's forward; if ``saved``, with what its program stores for a backward."""
     op = _OPS[name]
-    with torch.no_grad():
-        return (op.saving if saved else op)(x, weight, tensors, options, scalars)
+    return (op.saving if saved else op)(x, weight, tensors, options, scalars)
 
 
 def _general(text: str, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
