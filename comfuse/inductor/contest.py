@@ -141,9 +141,12 @@ class _Contest:
         return "" if saved(part) > 0 else "what could be fused saves no memory traffic"
 
     def _leave(self, anchor: Node, reason: str) -> None:
-        self._verdicts.append(
-            Verdict(anchor.name, location(anchor), fused=False, reason=reason, shape=_shape(anchor))
-        )
+        self._verdicts.append(left(anchor, reason))
+
+
+def left(anchor: Node, reason: str) -> Verdict:
+    """The verdict for a GEMM that TorchInductor keeps."""
+    return Verdict(anchor.name, location(anchor), fused=False, reason=reason, shape=_shape(anchor))
 
 
 def _cut(part: Part, error: TraceError) -> Part | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import replace as changed
 
 import torch
@@ -12,7 +11,6 @@ from torch.fx import Graph, Node
 from comfuse import fallbacks
 from comfuse.errors import FallbackError, ToolchainError
 from comfuse.frontend.errors import TraceError
-from comfuse.frontend.gemm import FACTORS
 from comfuse.frontend.source import location
 from comfuse.inductor import choose, contest, jit, lowerer
 from comfuse.inductor.candidate import Candidate, Found
@@ -75,11 +73,11 @@ def _left_after(error: Exception, candidate: Candidate, found: Found | None) -> 
         FallbackError: it is a bug, and ``COMFUSE_STRICT`` is 1.
     """
     if isinstance(error, TraceError):
-        return [_left(anchor, error.reason) for anchor in candidate.anchors]
+        return [contest.left(anchor, error.reason) for anchor in candidate.anchors]
     nodes = [node.format_node() or str(node) for node in candidate.nodes]
     spec = "" if found is None else found.lowered.spec.text()
     _report(error, candidate.anchors[0].name, "\n".join(nodes), spec)
-    return [_left(anchor, f"a bug in ComFuse: {_line(error)}") for anchor in candidate.anchors]
+    return [contest.left(anchor, f"a bug in ComFuse: {_line(error)}") for anchor in candidate.anchors]
 
 
 def _report(error: Exception, where: str, nodes: str, spec: str = "") -> None:
@@ -106,11 +104,3 @@ def _report(error: Exception, where: str, nodes: str, spec: str = "") -> None:
 def _line(error: Exception) -> str:
     text = str(error).strip().split("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _left(anchor: Node, reason: str) -> Verdict:
-    """The verdict for a GEMM that TorchInductor keeps."""
-    a, b = (anchor.args[i].meta["val"] for i in FACTORS[anchor.target])  # type: ignore[union-attr]
-    sizes = (math.prod(a.shape[:-1]), b.shape[-1], a.shape[-1])
-    m, n, k = (size if isinstance(size, int) else str(size) for size in sizes)
-    return Verdict(anchor.name, location(anchor), False, reason, (m, n, k))
