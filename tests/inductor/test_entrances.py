@@ -187,6 +187,28 @@ def test_the_backend_without_installation() -> None:
     check(torch.compile(block, backend=comfuse.backend, options=comfuse.options(force=True)))
 
 
+def test_one_compile_for_all_numbers_of_rows() -> None:
+    def fn(x: Tensor, w: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+        h = F.linear(x, w) + r
+        return h, F.softmax(h, -1)
+
+    compiled = torch.compile(fn, backend=comfuse.backend, options={"force": True})
+    w = torch.randn(64, 64, dtype=torch.bfloat16)
+    for rows in ((2, 24), (3, 7), (16, 5)):
+        x, r = (torch.randn(*rows, 64, dtype=torch.bfloat16) for _ in range(2))
+        for tensor in (x, r):
+            torch._dynamo.mark_dynamic(tensor, (0, 1))
+        with torch.no_grad():
+            results = compiled(x, w, r)
+        exact = fn(x.double(), w.double(), r.double())
+        for one, half, double in zip(results, fn(x, w, r), exact, strict=True):
+            assert one.stride() == half.stride()
+            assert (one.double() - double).abs().max() <= 2 * (half.double() - double).abs().max()
+    ((verdict,),) = log.compiles()
+    assert verdict.fused
+    assert "*" in verdict.shape[0]
+
+
 @pytest.mark.usefixtures("installed")
 def test_the_backend_is_listed() -> None:
     assert "comfuse" in registry.list_backends()
