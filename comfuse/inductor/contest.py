@@ -25,6 +25,7 @@ from comfuse.inductor.nodes import elements, factors, holds_tensor, is_anchor, i
 from comfuse.inductor.pair import partner
 from comfuse.inductor.part import Part
 from comfuse.inductor.policy import Policy
+from comfuse.inductor.splits import unpack_splits
 from comfuse.inductor.trim import saved, strip, trim
 from comfuse.inductor.verdict import Verdict
 
@@ -37,9 +38,10 @@ _ATTEMPTS = 12
 def find(graph: Graph, policy: Policy) -> tuple[list[Candidate], list[Verdict]]:
     """The parts of a graph that the front end takes, and for each other GEMM why it has none.
 
-    No two overlap, and the graph has an order in which each runs as one node.  Equal views in ``graph`` are
-    merged; else it is only read.
+    No two overlap, and the graph has an order in which each runs as one node.  Splits in ``graph`` become
+    slices, and equal views are merged; else it is only read.
     """
+    unpack_splits(graph)
     merge_views(graph)
     return _Contest(graph, policy).settle()
 
@@ -91,13 +93,13 @@ class _Contest:
             if other is not None:
                 free.remove(other)
             found.append((last,) if other is None else (other, last))
-        return [_Offer(group, saved(self._part(group))) for group in found]
+        return [_Offer(group, saved(self._field, self._part(group))) for group in found]
 
     def _part(self, anchors: tuple[Node, ...]) -> Part:
         return self._trimmed(absorb(self._field, grow(self._field, anchors)))
 
     def _trimmed(self, part: Part) -> Part:
-        return strip(part) if self._force else trim(part)
+        return strip(part) if self._force else trim(self._field, part)
 
     def _settle(self, anchors: tuple[Node, ...]) -> None:
         """Finds the part around anchors that the front end takes."""
@@ -138,7 +140,7 @@ class _Contest:
             return ""
         if all(_is_bias(node, part) for node in work) and len(work) <= len(part.anchors):
             return "nothing to fuse behind it but a bias"
-        return "" if saved(part) > 0 else "what could be fused saves no memory traffic"
+        return "" if saved(self._field, part) > 0 else "what could be fused saves no memory traffic"
 
     def _leave(self, anchor: Node, reason: str) -> None:
         self._verdicts.append(left(anchor, reason))

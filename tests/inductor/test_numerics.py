@@ -83,6 +83,11 @@ def gradients(fn: Function, args: Sequence[Tensor], dtype: torch.dtype) -> list[
 
 # --- one GEMM, without gradients ------------------------------------------------------------------------
 
+
+def gated(gate, up):
+    return F.silu(gate) * up
+
+
 POINTWISE: dict[str, Function] = {
     "relu": F.relu,
     "silu": F.silu,
@@ -100,6 +105,10 @@ POINTWISE: dict[str, Function] = {
     "group_norm": lambda h: F.group_norm(h, 2),
     "addcmul": lambda h: torch.addcmul(h, h, h.sigmoid(), value=0.5),
     "addcdiv": lambda h: torch.addcdiv(h, h, h.abs() + 1, value=0.5),
+    "chunks": lambda h: gated(*h.chunk(2, -1)),
+    "split": lambda h: gated(*h.split([N // 2, N // 2], -1)),
+    "unbound": lambda h: gated(*h.view(*h.shape[:-1], 2, N // 2).unbind(-2)),
+    "every_other": lambda h: gated(h[..., ::2], h[..., 1::2]),
     "several": lambda h: (h, F.silu(h), F.rms_norm(h.float(), (N,)).sum(-1)),
 }
 
@@ -107,6 +116,20 @@ POINTWISE: dict[str, Function] = {
 @pytest.mark.parametrize("name", POINTWISE)
 def test_behind_one_gemm(name):
     check(lambda x, w: POINTWISE[name](x @ w.t()), half(M, K), half(N, K, scale=0.2))
+
+
+def test_float16():
+    check(layer_norm, *(x.to(torch.float16) for x in of_layer_norm(M)))
+
+
+def test_parts_that_are_no_halves():
+    """Of a packed projection for q, k and v."""
+
+    def thirds(x, w):
+        q, k, v = F.gelu(F.linear(x, w)).split([32, 16, 16], -1)
+        return q * 2, k + 1, v
+
+    check(thirds, half(2, 20, K), half(N, K, scale=0.2))
 
 
 def layer_norm(x, w, bias, r, g, b):
