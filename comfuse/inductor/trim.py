@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterator
 from torch.fx import Node
 
 from comfuse.frontend.views import is_view
+from comfuse.inductor.grow import Field
 from comfuse.inductor.nodes import (
     bytes_of,
     elements,
@@ -32,9 +33,9 @@ Kernel = Hashable
 _OPERATIONS_PER_BYTE = 160
 
 
-def trim(part: Part) -> Part:
+def trim(graph: Field, part: Part) -> Part:
     """The part that moves the least bytes, of those that end earlier; the smallest of several."""
-    traffic = _Traffic(part)
+    traffic = _Traffic(graph, part)
     best, least = part, traffic.of(part)
     for tail in _tails(part):
         if tail in best.behind:
@@ -45,9 +46,9 @@ def trim(part: Part) -> Part:
     return best
 
 
-def saved(part: Part) -> int:
+def saved(graph: Field, part: Part) -> int:
     """How many bytes less are moved than with a kernel for the GEMMs alone."""
-    traffic = _Traffic(part)
+    traffic = _Traffic(graph, part)
     return traffic.of(part.without(part.behind - set(part.anchors))) - traffic.of(part)
 
 
@@ -74,8 +75,9 @@ def _input(node: Node) -> Node:
 class _Traffic:
     """The bytes that the nodes of a part move, for each place where it might end."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, graph: Field, part: Part) -> None:
         self._all = part.nodes
+        self._beside = _beside(graph, part)
         self._computed = [n for n in part.sorted(part.nodes) if holds_tensor(n) and not is_view(n)]
         self._readers = {node: [*dict.fromkeys(readers(node))] for node in self._computed}
         self._stages = _stages(part)
@@ -119,7 +121,18 @@ class _Traffic:
     def _reads_in(self, reader: Node, node: Node, inside: frozenset[Node]) -> Kernel:
         if reader in self._all:
             return self._runs_in(reader, inside)
-        return (False, self._stages[node], over_rows(reader)) if is_inductors(reader) else reader
+        return (False, self._stages[node], over_rows(reader)) if reader in self._beside else reader
+
+
+def _beside(graph: Field, part: Part) -> set[Node]:
+    """What TorchInductor fuses with nodes of the part: what depends on it, and on nothing else behind it."""
+    inside, below = part.nodes, graph.below(part.anchors)
+    found: set[Node] = set()
+    for node in part.sorted(below - inside):
+        reads = (i for i in node.all_input_nodes if i in below)
+        if is_inductors(node) and node not in graph.taken and all(i in inside or i in found for i in reads):
+            found.add(node)
+    return found
 
 
 def _stages(part: Part) -> dict[Node, int]:

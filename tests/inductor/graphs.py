@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import Graph, Node
 
 from comfuse.inductor.candidate import Candidate
 from comfuse.inductor.contest import find
 from comfuse.inductor.policy import Policy
-from comfuse.inductor.verdict import Verdict
 from tests.inductor.interpreted import interpreted
 
 aten = torch.ops.aten
@@ -24,16 +23,16 @@ class Found:
     """What the finder made of one graph.
 
     Attributes:
-        graph: the graph itself, as long as the compile runs.
         candidates, verdicts: as returned.
-        regions: the operators of each candidate in the graph's order, by the names of its anchors.
+        regions: the operators of each candidate in the graph's order, without views and casts, by the names
+            of its anchors.
+        outputs: the names of each candidate's outputs.
         left: the reason of each other GEMM, by its name.
         new_guards: guards on symbolic sizes that the finder added.
     """
 
     def __init__(self, graph: Graph, policy: Policy) -> None:
         before = _guards(graph)
-        self.graph = graph
         self.candidates, self.verdicts = find(graph, policy)
         self.regions = {
             _key(c): " ".join(_op(node) for node in c.nodes if _op(node)) for c in self.candidates
@@ -73,18 +72,23 @@ def _sizes(val: Any) -> Iterator[Any]:
 
 
 def found(
-    module: nn.Module, *inputs: Tensor, train: bool = False, dynamic: bool = False, policy: Policy = Policy()
+    module: Callable[..., Any],
+    *inputs: Tensor,
+    train: bool = False,
+    dynamic: bool = False,
+    force: bool = False,
+    autocast: bool = False,
 ) -> list[Found]:
     """What the finder makes of the graphs of a module: forward, and in training backward as well."""
+    policy = Policy(force=force)
     results: list[Found] = []
     torch._dynamo.reset()
     with torch._inductor.config.patch(post_grad_custom_pre_pass=lambda g: results.append(Found(g, policy))):
         compiled = torch.compile(module, backend=interpreted, fullgraph=True, dynamic=dynamic)
+        with torch.set_grad_enabled(train), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            result = compiled(*inputs)
         if train:
-            compiled(*inputs).float().sum().backward()
-        else:
-            with torch.no_grad():
-                compiled(*inputs)
+            result.float().sum().backward()
     return results
 
 
@@ -151,14 +155,9 @@ def has_order(graph: Graph, candidates: list[Candidate]) -> bool:
     return True
 
 
-def verdict_of(verdicts: list[Verdict], anchor: Node) -> Verdict:
-    (found_,) = [verdict for verdict in verdicts if verdict.anchor == anchor.name]
-    return found_
-
-
 @contextmanager
 def no_fast_path() -> Iterator[None]:
-    """In inference nn.TransformerEncoderLayer is one opaque operator unless told otherwise."""
+    """In inference torch.nn.TransformerEncoderLayer is one opaque operator unless told otherwise."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     yield
