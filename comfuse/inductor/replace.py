@@ -10,6 +10,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
@@ -21,7 +22,7 @@ from comfuse.frontend.views import refuse
 from comfuse.generator.spec import Space
 from comfuse.generator.stages import Source
 from comfuse.inductor.candidate import Found
-from comfuse.inductor.symbols import concrete
+from comfuse.inductor.symbols import concrete, is_symbolic
 from comfuse.ops.schema import FIXED, GENERAL, MAX_FIXED
 
 aten = torch.ops.aten
@@ -97,7 +98,7 @@ class _Emitter:
         self._place = last.next
         self._meta = {key: origin.meta[key] for key in _KEPT if key in origin.meta}
         self._added: list[Node] = []
-        self._sizes = {node.meta["val"].node.expr: node for node in graph.nodes if _is_size(node)}
+        self._sizes = _sizes(graph)
 
     def call(self, target: Any, *args: Any) -> Node:
         with torch.no_grad():
@@ -135,11 +136,16 @@ class _Emitter:
         return self.call(aten.reshape.default, node, self.sizes(shape, node))
 
 
-def _is_size(node: Node) -> bool:
-    """Whether a node is a size that depends on no tensor of the graph."""
-    if not isinstance(node.meta.get("val"), torch.SymInt):
-        return False
-    return node.op == "placeholder" or all(_is_size(i) for i in node.all_input_nodes)
+def _sizes(graph: Graph) -> dict[sympy.Expr, Node]:
+    """The first node for each symbolic size, of those that depend on no tensor of the graph."""
+    nodes: set[Node] = set()
+    first: dict[sympy.Expr, Node] = {}
+    for node in graph.nodes:
+        size = node.meta.get("val")
+        if isinstance(size, torch.SymInt) and nodes.issuperset(node.all_input_nodes):
+            nodes.add(node)
+            first.setdefault(size.node.expr, node)
+    return first
 
 
 def _product(sizes: Sequence[Size]) -> Size:
@@ -193,7 +199,7 @@ class _Region:
     def _arranged(self, position: int, arrangement: Arrangement, shape: Sequence[Size]) -> Node:
         """An input as the op takes it.  One with symbolic rows is read whole, dimension by dimension."""
         node = self._found.candidate.inputs[position]
-        symbolic = not all(isinstance(size, int) for size in (*node.meta["val"].shape, *shape))
+        symbolic = is_symbolic((node.meta["val"], *shape))
         split = node.meta["val"].shape if symbolic else arrangement.split
         for dim, part in enumerate(arrangement.slices or ()):
             if part != slice(0, arrangement.of[dim], 1):
