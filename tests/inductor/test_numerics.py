@@ -105,6 +105,7 @@ POINTWISE: dict[str, Function] = {
     "group_norm": lambda h: F.group_norm(h, 2),
     "addcmul": lambda h: torch.addcmul(h, h, h.sigmoid(), value=0.5),
     "addcdiv": lambda h: torch.addcdiv(h, h, h.abs() + 1, value=0.5),
+    "glu": lambda h: F.glu(h),
     "chunks": lambda h: gated(*h.chunk(2, -1)),
     "split": lambda h: gated(*h.split([N // 2, N // 2], -1)),
     "unbound": lambda h: gated(*h.view(*h.shape[:-1], 2, N // 2).unbind(-2)),
