@@ -83,9 +83,10 @@ class Display:
         if self._stream.isatty():
             self._stream.write("\r\x1b[2K")
             self._stream.flush()
+        built = len(self._ended) - self._failed
+        ended = "interrupted, " if error is not None else ""
         failed = f", {self._failed} failed" if self._failed else ""
-        what = "interrupted" if error is not None else f"{len(self._ended)} kernels built{failed}"
-        _LOGGER.info("%s after %.0f s", what, self._clock() - self._began)
+        _LOGGER.info("%s%d built%s, after %.0f s", ended, built, failed, self._clock() - self._began)
 
     def text(self) -> str:
         """The line as it stands."""

@@ -8,6 +8,7 @@ its call never runs the float32 reference.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -119,7 +120,10 @@ def count_failures(failed: Iterable[tuple[str, ComFuseError]]) -> dict[str, str]
 
 
 def _build_binding(progress: Progress) -> Any:
-    return build_binding(lambda: progress(BuildEvent(BINDING, "compiling", 0.0)))
+    began = time.monotonic()
+    path = build_binding(lambda: progress(BuildEvent(BINDING, "compiling", time.monotonic() - began)))
+    progress(BuildEvent(BINDING, "done", time.monotonic() - began))
+    return path
 
 
 def _unregistered(found: Found) -> str:

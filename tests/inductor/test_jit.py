@@ -219,7 +219,9 @@ def test_errors_of_ours_are_results_and_others_are_raised() -> None:
         run_all([Task("a", crash)], jobs=1)
 
 
-def test_the_display_says_how_far_and_how_long() -> None:
+def test_the_display_says_how_far_and_how_long(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "comfuse")
+
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -241,6 +243,7 @@ def test_the_display_says_how_far_and_how_long() -> None:
         assert display.seconds_left() == 0
     shown = terminal.getvalue()
     assert "1 done, about 4 s left" in shown
+    assert "3 built, after 3 s" in caplog.text
     assert shown.endswith("\r\x1b[2K")
 
 
