@@ -9,7 +9,7 @@ its call never runs the float32 reference.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from comfuse.build.binding import NAME as BINDING
 from comfuse.build.binding import build_binding, find_binding
 from comfuse.build.parallel import Task, run_all
 from comfuse.build.progress import BuildEvent, Display, Progress
-from comfuse.errors import ComFuseError, ToolchainError
+from comfuse.errors import BuildError, ComFuseError, ToolchainError
 from comfuse.frontend.calls import steps
 from comfuse.generator.plan import plan
 from comfuse.inductor import background
@@ -30,6 +30,10 @@ from comfuse.inductor.choose import row_classes
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.verdict import Verdict
 from comfuse.ops import resolver
+
+_REFUSED: dict[
+    str, str
+] = {}  # what the compiler said of the kernels that it refused, by name: once is enough
 
 
 def settle(chosen: Sequence[tuple[Found, Verdict]], policy: Policy, *, build: bool = True) -> list[Verdict]:
@@ -56,7 +60,7 @@ def settle(chosen: Sequence[tuple[Found, Verdict]], policy: Policy, *, build: bo
     elif mode == "off":
         reasons = {name: f"{name} is not built, and COMFUSE_JIT is off" for name in missing}
     elif missing:
-        reasons = _build(list(missing.values()), required=mode == "require")
+        reasons = _build(tuple(missing.values()), required=mode == "require")
     verdicts = [verdict for _, verdict in chosen]
     for i, needed in tasks.items():
         reason = next((reasons[name] for name in needed if name in reasons), "") or _unregistered(
@@ -99,24 +103,27 @@ def _index(found: Found) -> int:
     return torch.cuda.current_device() if index is None else index
 
 
-def _build(tasks: list[Task[Any]], *, required: bool) -> dict[str, str]:
-    """Builds everything at once; why some failed, by name."""
+def _build(tasks: Sequence[Task[Any]], *, required: bool) -> dict[str, str]:
+    """Builds everything at once; why some failed, by name, which is counted."""
+    failed = {one.name: _REFUSED[one.name] for one in tasks if one.name in _REFUSED}
+    for name, error in _errors([one for one in tasks if one.name not in _REFUSED]):
+        if required and isinstance(error, ToolchainError):
+            raise error
+        if isinstance(error, BuildError):
+            _REFUSED[name] = str(error)
+        failed[name] = str(error)
+    for reason in dict.fromkeys(failed.values()):
+        fallbacks.record("torch.compile", reason)
+    return failed
+
+
+def _errors(tasks: Sequence[Task[Any]]) -> list[tuple[str, ComFuseError]]:
+    if not tasks:
+        return []
     jobs = jobs_that_fit()
     with Display([one.name for one in tasks], jobs) as display:
         outcomes = run_all(tasks, jobs=jobs, progress=display)
-    failed = {one.name: e for one, e in zip(tasks, outcomes, strict=True) if isinstance(e, ComFuseError)}
-    for error in failed.values():
-        if required and isinstance(error, ToolchainError):
-            raise error
-    return count_failures(failed.items())
-
-
-def count_failures(failed: Iterable[tuple[str, ComFuseError]]) -> dict[str, str]:
-    """Counts builds that failed as fallbacks.  Why each did, by name."""
-    reasons = {name: str(error) for name, error in failed}
-    for reason in dict.fromkeys(reasons.values()):
-        fallbacks.record("torch.compile", reason)
-    return reasons
+    return [(one.name, e) for one, e in zip(tasks, outcomes, strict=True) if isinstance(e, ComFuseError)]
 
 
 def _build_binding(progress: Progress) -> Any:
@@ -128,14 +135,12 @@ def _build_binding(progress: Progress) -> Any:
 
 def _unregistered(found: Found) -> str:
     """Registers the kernels of a region, which are built.  Why that is not possible, or an empty string."""
+    device = _index(found)
     for step in steps(found.lowered.spec):
         for hint in row_classes(found):
-            rows = resolver.M_CLASSES[-1] + 1 if hint is None else hint
-            answer = resolver.resolve(step.text, rows, _index(found))
+            answer = resolver.resolve(step.text, resolver.M_CLASSES[-1] + 1 if hint is None else hint, device)
             if answer != 0:
-                reason = (
-                    answer if isinstance(answer, str) else resolver.refusal(step.text, hint, _index(found))
-                )
+                reason = answer if isinstance(answer, str) else resolver.refusal(step.text, hint, device)
                 fallbacks.record("torch.compile", reason)
                 return reason
     return ""

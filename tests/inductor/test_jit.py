@@ -65,6 +65,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
     monkeypatch.setattr(jit, "tasks_of", fake.tasks_of)
     monkeypatch.setattr(jit, "_unregistered", lambda region: "")
     monkeypatch.setattr(background, "_FAILED", {})
+    monkeypatch.setattr(jit, "_REFUSED", {})
     fallbacks.reset()
     yield fake
     fake.gate.set()
@@ -144,6 +145,9 @@ def test_a_failed_build_leaves_its_region_with_the_compilers_message(
     assert "error: no" in verdict.reason
     assert kernels.built == {"one"}
     assert fallbacks.counts() == {("torch.compile", verdict.reason): 1}
+    assert settle(region, "auto") == verdict
+    assert sorted(kernels.begun) == ["one", "two"]  # what was refused is not tried again
+    assert fallbacks.counts() == {("torch.compile", verdict.reason): 2}
     monkeypatch.setenv("COMFUSE_STRICT", "1")
     with pytest.raises(FallbackError, match="error: no"):
         settle(region, "auto")
