@@ -19,6 +19,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph
 
 import comfuse
+from comfuse.errors import ComFuseError
 from comfuse.inductor import log
 from comfuse.inductor.hook import ComFusePass, chained
 from comfuse.inductor.policy import Policy
@@ -151,6 +152,12 @@ def test_equal_options_are_one_backend() -> None:
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(RuntimeError, match="Unexpected optimization option fuse_all"):
         torch.compile(block, options=comfuse.options(fuse_all=True))
+
+
+@pytest.mark.parametrize("name, allowed", [("gpu", "h200"), ("jit", "auto, off, require")])
+def test_values_that_comfuse_does_not_know(name: str, allowed: str) -> None:
+    with pytest.raises(ComFuseError, match=f"'sometimes'.*{allowed}"):
+        comfuse.options(**{name: "sometimes"})
 
 
 # --- the backend -----------------------------------------------------------------------------------
