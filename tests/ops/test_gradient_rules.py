@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from comfuse import ops
 from comfuse.errors import ArgumentError, GradientError, ShapeError
-from tests.ops.cases import BF16, BY_NAME, FP32, Case, N
+from tests.ops.cases import BF16, BY_NAME, FP32, Case, K, N
 from tests.ops.differentiable import CROSS_ENTROPIES, arguments_of, differentiable, every_case
 from tests.ops.gradients import gradients, leaves
 
@@ -43,6 +44,17 @@ def test_there_is_no_second_derivative(case: Case, linear: bool) -> None:
     assert dx.requires_grad
     with pytest.raises(GradientError, match=f"{case.op.__name__}: .* twice"):
         (dx.float().square().sum() + given["x"].sum()).backward()
+
+
+@pytest.mark.parametrize("value", [-torch.inf, torch.inf, torch.nan, 0.0])
+def test_infinities_are_those_of_torch(value: float) -> None:
+    row = torch.full((N,), -torch.inf)
+    row[3] = value
+    x, weight = torch.zeros(3, K).to(BF16), torch.zeros(N, K).to(BF16)
+    ours, theirs = row.clone().requires_grad_(), row.clone().requires_grad_()
+    ops.fused_gemm_logsumexp(x, weight, ours).sum().backward()
+    torch.logsumexp(torch.zeros(3, N) + theirs, -1).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, equal_nan=True)
 
 
 @every_case
