@@ -21,10 +21,12 @@ class Traced:
     Attributes:
         module: the graph at the hook ``post_grad_custom_pre_pass``.
         backward: whether it computes gradients.
+        nested: whether an operator of another graph runs it, such as one of activation checkpointing.
     """
 
     module: GraphModule
-    backward: bool
+    backward: bool = False
+    nested: bool = False
 
     def fake_mode(self) -> AbstractContextManager[Any]:
         """The mode that its values were traced in, as TorchInductor has it set while it runs passes."""
@@ -49,7 +51,10 @@ def tracing() -> Iterator[tuple[Callable[..., Any], list[Traced]]]:
     graphs: list[Traced] = []
 
     def inner(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-        graphs.append(Traced(_at_the_hook(module, options), bool(options.get("is_backward"))))
+        for part in module.modules():
+            if isinstance(part, GraphModule):
+                backward, nested = bool(options.get("is_backward")), part is not module
+                graphs.append(Traced(_at_the_hook(part, options), backward, nested))
         return _boxed(module)
 
     def backend(module: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
@@ -61,9 +66,10 @@ def tracing() -> Iterator[tuple[Callable[..., Any], list[Traced]]]:
         def call(*args: Any, **kwargs: Any) -> Any:
             return program(*args, **kwargs)
 
-        # TorchDynamo keeps its code by code object: this one is its own.
+        # TorchDynamo keeps its code by code object: this one is its own.  What it remembers of sizes it keeps
+        # by place in the source: only what is marked as dynamic is.
         call.__code__ = call.__code__.replace()
-        return torch.compile(call, backend=backend)
+        return torch.compile(call, backend=backend, dynamic=False)
 
     # Constant folding would make an empty graph of one on the meta device.
     with (
@@ -79,7 +85,7 @@ def _at_the_hook(module: GraphModule, options: dict[str, Any]) -> GraphModule:
     from torch._inductor.fx_passes.post_grad import post_grad_passes
 
     copy = GraphModule(module, module.graph.__deepcopy__())
-    traced = Traced(copy, False)
+    traced = Traced(copy)
 
     def stop(graph: Graph) -> None:
         raise _Stop

@@ -40,7 +40,8 @@ class Row:
     """One GEMM.
 
     Attributes:
-        graph: ``"forward"`` or ``"backward"``, with a number where the model has several graphs.
+        graph: ``"forward"`` or ``"backward"``, with a number where the model has several graphs; of a graph
+            that an operator of another runs, such as one of activation checkpointing, with ``"inner"``.
         module: the path of the submodule that it belongs to, or of which it is a gradient; may be empty.
         verdict: what becomes of it.
         measured_us: the time of its region fused, in microseconds, if it was measured.
@@ -129,7 +130,10 @@ def _traced(program: Any, inputs: Sequence[Any], keywords: dict[str, Any], train
 
 
 def _copied(x: Tensor) -> Tensor:
-    return x.detach().clone(memory_format=torch.preserve_format).requires_grad_(x.requires_grad)
+    copy = x.detach().clone(memory_format=torch.preserve_format).requires_grad_(x.requires_grad)
+    marks = {name: mark for name, mark in vars(x).items() if name.startswith("_dynamo")}  # of dynamic sizes
+    vars(copy).update(marks)
+    return copy
 
 
 @contextmanager
@@ -158,21 +162,22 @@ def _backward(result: Any, program: Any, arguments: Any) -> None:
 
 def _titles(graphs: Sequence[Traced]) -> list[str]:
     """What the rows of each graph say: a number only where there are several of a kind."""
-    titles = []
-    for i, traced in enumerate(graphs):
-        several = sum(other.backward == traced.backward for other in graphs) > 1
-        number = 1 + sum(other.backward == traced.backward for other in graphs[:i])
-        kind = "backward" if traced.backward else "forward"
-        titles.append(f"{kind} {number}" if several else kind)
-    return titles
+    kinds = [
+        f"{'inner ' if traced.nested else ''}{'backward' if traced.backward else 'forward'}"
+        for traced in graphs
+    ]
+    return [
+        f"{kind} {1 + kinds[:i].count(kind)}" if kinds.count(kind) > 1 else kind
+        for i, kind in enumerate(kinds)
+    ]
 
 
 def _rows(traced: Traced, title: str, policy: Policy) -> list[Row]:
     nodes = {node.name: node for node in traced.module.graph.nodes}
     order = {name: i for i, name in enumerate(nodes)}
-    graph = _copy(traced.module.graph)
+    copy = _copy(traced.module)
     with traced.fake_mode():
-        verdicts = run(graph, policy, build=False)
+        verdicts = run(copy.graph, policy, build=False)
     verdicts.sort(key=lambda v: order[v.anchor])
     return [Row(title, _module(nodes[verdict.anchor]), verdict) for verdict in verdicts]
 
@@ -189,16 +194,22 @@ def _timed(traced: Traced, rows: Sequence[Row], policy: Policy) -> list[Row]:
     """The rows of a graph, with times for those that have a region."""
     from comfuse.inductor.measure import times
 
+    copy = _copy(traced.module)
     with traced.fake_mode():
-        candidates, _ = find(_copy(traced.module.graph), policy)
+        candidates, _ = find(copy.graph, policy)
     regions = {anchor.name: candidate for candidate in candidates for anchor in candidate.anchors}
-    return [replace(row, **times(regions[row.verdict.anchor])) if row.verdict.spec else row for row in rows]
+    with_region = [row for row in rows if row.verdict.spec]
+    # Two GEMMs side by side are one region.
+    measured = {c: times(c) for c in dict.fromkeys(regions[row.verdict.anchor] for row in with_region)}
+    return [
+        replace(row, **measured[regions[row.verdict.anchor]]) if row.verdict.spec else row for row in rows
+    ]
 
 
-def _copy(graph: Graph) -> Graph:
-    copy = Graph()
-    copy.output(copy.graph_copy(graph, {}))
-    return GraphModule({}, copy).graph
+def _copy(module: GraphModule) -> GraphModule:
+    graph = Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return GraphModule(module, graph)
 
 
 def _notes(graphs: Sequence[Traced], training: bool) -> Iterator[str]:
@@ -208,7 +219,7 @@ def _notes(graphs: Sequence[Traced], training: bool) -> Iterator[str]:
                 f"{module} runs its fast path, one operator that hides its GEMMs; "
                 "torch.backends.mha.set_fastpath_enabled(False) before torch.compile shows them"
             )
-    forward = sum(not traced.backward for traced in graphs)
+    forward = sum(not traced.backward and not traced.nested for traced in graphs)
     if forward > 1:
         yield f"TorchDynamo breaks it into {forward} graphs; nothing is fused across them"
     if not forward:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 import comfuse
@@ -172,6 +173,36 @@ def test_graph_breaks_and_what_has_no_graph_are_said() -> None:
     none = explain_model(lambda x: x, half(4, 4), policy=FORCED)
     assert none.rows == ()
     assert "traces no graph" in str(none)
+
+
+def test_graphs_within_graphs_are_shown() -> None:
+    block = Block()
+
+    def checkpointed(x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(block.down, F.relu(block.up(x)), use_reentrant=False)
+
+    def conditional(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: F.gelu(block.up(x)), lambda x: F.relu(block.up(x)), (x,))
+
+    report = explain_model(checkpointed, half(96, 64), policy=FORCED)
+    assert len(report.rows) == 2
+    torch._dynamo.reset()
+    report = explain_model(conditional, half(96, 64), policy=FORCED)
+    assert [row.graph for row in report.rows] == ["inner forward 1", "inner forward 2"]
+    assert all(row.verdict.fused for row in report.rows)
+    assert report.notes == ()
+
+
+def test_sizes_are_symbolic_where_they_are_marked_and_nowhere_else() -> None:
+    model = Block().eval()
+    for rows in (96, 80, 64):
+        report = explain_model(model, half(rows, 64), policy=FORCED)
+        assert report.rows[0].verdict.shape == (rows, 128, 64)
+    x = half(48, 64)
+    torch._dynamo.mark_dynamic(x, 0)
+    report = explain_model(model, x, policy=FORCED)
+    assert isinstance(report.rows[0].verdict.shape[0], str)
+    assert report.fused == 2
 
 
 def test_gemms_that_no_kernel_takes_are_rows_too() -> None:
