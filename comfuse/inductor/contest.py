@@ -54,6 +54,14 @@ class _Offer:
     saved: int
 
 
+@dataclass(frozen=True)
+class _Ended:
+    """A part up to where it is to end, and how many bytes it saves."""
+
+    part: Part
+    saved: int
+
+
 class _Contest:
     def __init__(self, graph: Graph, policy: Policy) -> None:
         self._field = Field.of(graph)
@@ -78,7 +86,7 @@ class _Contest:
             self._leave(anchor, "it reads what the graph changes in place")
             return False
         try:
-            lowered(Part((anchor,), self._field.order, frozenset((anchor,))).candidate())
+            lowered(Part.of(anchor, self._field.order).candidate())
         except TraceError as e:
             self._leave(anchor, e.reason)
             return False
@@ -93,13 +101,16 @@ class _Contest:
             if other is not None:
                 free.remove(other)
             found.append((last,) if other is None else (other, last))
-        return [_Offer(group, saved(self._field, self._part(group))) for group in found]
+        return [_Offer(group, self._part(group).saved) for group in found]
 
-    def _part(self, anchors: tuple[Node, ...]) -> Part:
-        return self._trimmed(absorb(self._field, grow(self._field, anchors)))
+    def _part(self, anchors: tuple[Node, ...]) -> _Ended:
+        return self._ended(absorb(self._field, grow(self._field, anchors)))
 
-    def _trimmed(self, part: Part) -> Part:
-        return strip(part) if self._force else trim(self._field, part)
+    def _ended(self, part: Part) -> _Ended:
+        if self._force:
+            part = strip(part)
+            return _Ended(part, saved(self._field, part))
+        return _Ended(*trim(self._field, part))
 
     def _settle(self, anchors: tuple[Node, ...]) -> None:
         """Finds the part around anchors that the front end takes."""
@@ -113,11 +124,12 @@ class _Contest:
             self._field.take(part.nodes)
             self._candidates.append(part.candidate())
 
-    def _accepted(self, part: Part) -> tuple[Part | None, str]:
+    def _accepted(self, ended: _Ended) -> tuple[Part | None, str]:
         """The part as far as the front end takes it; or None, and why there is none."""
         refusal = ""
         for _ in range(_ATTEMPTS):
-            reason = self._idle(part)
+            part = ended.part
+            reason = self._idle(ended)
             if reason:
                 return None, f"{reason}: {refusal or _end(part)}"
             try:
@@ -128,11 +140,12 @@ class _Contest:
                 shorter = _cut(part, e)
                 if shorter is None:
                     return None, refusal
-                part = self._trimmed(shorter)
+                ended = self._ended(shorter)
         return None, f"the front end does not take what is behind it, at last {refusal}"
 
-    def _idle(self, part: Part) -> str:
+    def _idle(self, ended: _Ended) -> str:
         """Why a part is not worth a kernel; nothing if it may be."""
+        part = ended.part
         work = [node for node in part.behind if node not in part.anchors and not is_free(node)]
         if not work:
             return "nothing to fuse behind it"
@@ -140,7 +153,7 @@ class _Contest:
             return ""
         if all(_is_bias(node, part) for node in work) and len(work) <= len(part.anchors):
             return "nothing to fuse behind it but a bias"
-        return "" if saved(self._field, part) > 0 else "what could be fused saves no memory traffic"
+        return "" if ended.saved > 0 else "what could be fused saves no memory traffic"
 
     def _leave(self, anchor: Node, reason: str) -> None:
         self._verdicts.append(left(anchor, reason))

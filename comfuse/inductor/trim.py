@@ -7,6 +7,7 @@ waits for a reduction over the rows is a further kernel; inside, that one repeat
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Hashable, Iterator
 
 from torch.fx import Node
@@ -33,8 +34,12 @@ Kernel = Hashable
 _OPERATIONS_PER_BYTE = 160
 
 
-def trim(graph: Field, part: Part) -> Part:
-    """The part that moves the least bytes, of those that end earlier; the smallest of several."""
+def trim(graph: Field, part: Part) -> tuple[Part, int]:
+    """The part that moves the least bytes, of those that end earlier, the smallest of several.
+
+    Returns:
+        It, and how many bytes less are moved than with a kernel for the GEMMs alone.
+    """
     traffic = _Traffic(graph, part)
     best, least = part, traffic.of(part)
     for tail in _tails(part):
@@ -43,13 +48,17 @@ def trim(graph: Field, part: Part) -> Part:
             moved = traffic.of(shorter)
             if moved <= least:
                 best, least = shorter, moved
-    return best
+    return best, traffic.of(_bare(part)) - least
 
 
 def saved(graph: Field, part: Part) -> int:
     """How many bytes less are moved than with a kernel for the GEMMs alone."""
     traffic = _Traffic(graph, part)
-    return traffic.of(part.without(part.behind - set(part.anchors))) - traffic.of(part)
+    return traffic.of(_bare(part)) - traffic.of(part)
+
+
+def _bare(part: Part) -> Part:
+    return part.without(part.behind - set(part.anchors))
 
 
 def strip(part: Part) -> Part:
@@ -126,12 +135,18 @@ class _Traffic:
 
 def _beside(graph: Field, part: Part) -> set[Node]:
     """What TorchInductor fuses with nodes of the part: what depends on it, and on nothing else behind it."""
-    inside, below = part.nodes, graph.below(part.anchors)
+    inside = part.nodes
     found: set[Node] = set()
-    for node in part.sorted(below - inside):
-        reads = (i for i in node.all_input_nodes if i in below)
-        if is_inductors(node) and node not in graph.taken and all(i in inside or i in found for i in reads):
+    pending = [(part.order[user], user) for node in inside for user in node.users]
+    heapq.heapify(pending)
+    while pending:
+        _, node = heapq.heappop(pending)
+        if node in inside or node in found or node in graph.taken or not is_inductors(node):
+            continue
+        if all(i in inside or i in found or i not in part.below for i in node.all_input_nodes):
             found.add(node)
+            for user in node.users:
+                heapq.heappush(pending, (part.order[user], user))
     return found
 
 

@@ -239,6 +239,21 @@ def test_regions_leave_each_other_an_order(force: bool) -> None:
     assert has_order(graph, candidates)
 
 
+def test_what_a_settled_region_computes_is_read_from_it() -> None:
+    make = Builder()
+    first = product(make)
+    wide = make.call(aten.exp.default, first)
+    total = make.call(aten.sum.dim_IntList, wide, [0])
+    active = make.call(aten.relu.default, first)  # read by nobody but the other region
+    accumulated = make.call(aten.cumsum.default, wide, 0)
+    second = make.mm(accumulated, make.input(N, N))
+    y = make.call(aten.add.Tensor, second, active)
+    candidates, _ = find(make.output(total, y), Policy())
+    assert [c.anchors for c in candidates] == [(first,), (second,)]
+    assert active in candidates[0].outputs
+    assert active in candidates[1].inputs
+
+
 def side_by_side(make: Builder, *, widths: tuple[int, int] = (N, N), same: bool = True) -> tuple[Node, Node]:
     x = make.input(M, K)
     first = make.mm(x, make.input(K, widths[0]))

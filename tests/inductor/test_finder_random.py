@@ -136,6 +136,11 @@ def test_regions_can_be_replaced_whatever_is_refused(
         assert list(candidate.nodes) == [node for node in graph.nodes if node in own]
         assert set(candidate.outputs) == {n for n in own if any(user not in own for user in n.users)}
         assert set(candidate.inputs) == {i for n in own for i in n.all_input_nodes} - own
+        behind = set(candidate.anchors)
+        for node in candidate.nodes:
+            if any(i in behind for i in node.all_input_nodes):
+                behind.add(node)
+        assert set(candidate.outputs) <= behind, "it returns what does not depend on its GEMMs"
     anchors = [node.name for node in graph.nodes if is_anchor(node)]
     answered = [a.name for c in candidates for a in c.anchors] + [v.anchor for v in verdicts]
     assert sorted(answered) == sorted(anchors)
