@@ -20,6 +20,7 @@ from comfuse.build.progress import BuildEvent, Display, Progress
 from comfuse.errors import BuildError, ComFuseError, FallbackError, ToolchainError
 from comfuse.inductor import background, choose, jit
 from comfuse.inductor.candidate import Found
+from comfuse.inductor.hook import ComFusePass
 from comfuse.inductor.lowerer import lowered
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.replace import replace
@@ -256,6 +257,18 @@ def test_the_display_writes_no_line_where_there_is_no_terminal() -> None:
     with Display(["a"], 1, stream=stream) as display:
         display(BuildEvent("a", "done", 1.0))
     assert stream.getvalue() == ""
+
+
+def test_caches_hold_what_does_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("COMFUSE_CACHE_DIR", str(tmp_path))
+    before = {
+        mode: ComFusePass(Policy(gpu="h200", jit=mode)).uuid() for mode in ("auto", "off", "background")
+    }
+    assert before["background"] is None  # from a cache, a graph would wait for ever
+    (tmp_path / "kernels" / "one").mkdir(parents=True)
+    after = {mode: ComFusePass(Policy(gpu="h200", jit=mode)).uuid() for mode in ("auto", "off")}
+    assert after["auto"] == before["auto"]
+    assert after["off"] != before["off"]
 
 
 # --- in the background ----------------------------------------------------------------------------------
