@@ -82,6 +82,9 @@ class _Contest:
 
     def _is_product(self, anchor: Node) -> bool:
         """Whether the front end takes a GEMM as such."""
+        if not all(map(holds_tensor, (anchor, *factors(anchor)))):
+            self._leave(anchor, "the graph does not say what its shape is")
+            return False
         if self._field.reads_written(anchor):
             self._leave(anchor, "it reads what the graph changes in place")
             return False

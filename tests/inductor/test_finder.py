@@ -64,6 +64,14 @@ def test_batched_products_are_answered_too() -> None:
     assert [v.shape for v in verdicts] == [(4 * M, N, K)] * 2
 
 
+def test_a_product_of_unknown_shape_is_left() -> None:
+    """Passes of others may leave nodes without one."""
+    make = Builder()
+    y = make.call(aten.relu.default, product(make))
+    del y.args[0].meta["val"]
+    assert "shape" in left(make.output(y))
+
+
 def test_a_product_alone_or_with_a_bias_is_left() -> None:
     make = Builder()
     assert left(make.output(product(make)), force=True).startswith("nothing to fuse behind it: output")
