@@ -165,9 +165,7 @@ class NamedOp:
                 self.name,
                 "an input requires a gradient, which it does not have: call it under torch.no_grad()",
             )
-        converted = self._converted(x, weight, tensors)
-        if converted is not None:
-            x, weight, tensors = converted
+        x, weight, tensors = self._converted(x, weight, tensors)
         return self.gradient(x, weight, *tensors, *options, *scalars)
 
     def _prepared(
@@ -182,44 +180,41 @@ class NamedOp:
         """The spec of a call and the tensors that it is called with.
 
         Args:
-            key: what the spec is to be remembered by, where the tensors are taken as they are.
+            key: what the spec is remembered by, if the tensors are taken as they are.
             out: the output is strided.
         """
-        converted = self._converted(x, weight, tensors)
-        common = converted is None
-        if converted is not None:
-            x, weight, tensors = converted
+        # Otherwise this key's next call has to come here too.
+        factors = self._factors(x, weight, tensors)
+        as_given = x.dtype in AB_DTYPES and all(t.dtype == x.dtype for t in factors) and weight.shape[1] != 0
+        x, weight, tensors = self._converted(x, weight, tensors)
         if weight.shape[1] == 0:
-            common = False
             x, weight, tensors = self._without_products(x, weight, tensors, options)
         n, k = weight.shape
         dtypes = [None if tensor is None else tensor.dtype for tensor in tensors]
         layouts = self._layouts(x, weight, tensors, out)
         # index: the shape of a weight is no symbol.
         text = _text_of(self.name, index(n), index(k), x.dtype, dtypes, options, layouts)
-        if common and key is not None and not _is_tracing():
+        if key is not None and as_given and not _is_tracing():
             self.texts[tuple(key)] = text
         return text, x, weight, *[tensor for tensor in tensors if tensor is not None]
 
     def _converted(
         self, x: Tensor, weight: Tensor, tensors: tuple[Tensor | None, ...]
-    ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]] | None:
-        """Under autocast, where the factors are not of one dtype that kernels take: all of its dtype.
-        None where they stay as they are.
-        """
-        device = x.device.type
-        if not torch.is_autocast_enabled(device):
-            return None
-        dtype = torch.get_autocast_dtype(device)
-        factors = [t for t, argument in zip(tensors, self.arguments, strict=True) if argument.space is None]
-        dtypes = {t.dtype for t in (x, weight, *factors) if t is not None}
-        if len(dtypes) == 1 and x.dtype in AB_DTYPES:
-            return None
-        operands = tuple(
-            t if t is None or argument.space is not None else t.to(dtype)
+    ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
+        """A call's tensors, with x and the weights in autocast's dtype where it converts them."""
+        dtype = faults.autocast_dtype(self._factors(x, weight, tensors))
+        if dtype is None:
+            return x, weight, tensors
+        others = tuple(
+            t.to(dtype) if argument.space is None and t is not None else t
             for t, argument in zip(tensors, self.arguments, strict=True)
         )
-        return x.to(dtype), weight.to(dtype), operands
+        return x.to(dtype), weight.to(dtype), others
+
+    def _factors(self, x: Tensor, weight: Tensor, tensors: tuple[Tensor | None, ...]) -> list[Tensor]:
+        """x and the weights."""
+        arguments = zip(tensors, self.arguments, strict=True)
+        return [x, weight, *[t for t, argument in arguments if argument.space is None and t is not None]]
 
     def _layouts(
         self, x: Tensor, weight: Tensor, tensors: tuple[Tensor | None, ...], out: bool = False

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from comfuse import ops
-from comfuse.errors import ArgumentError, GradientError, ShapeError
+from comfuse.errors import ArgumentError, DTypeError, GradientError, ShapeError
 from tests.ops.cases import BF16, BY_NAME, FP32, Case, K, N
 from tests.ops.differentiable import CROSS_ENTROPIES, arguments_of, differentiable, every_case
 from tests.ops.gradients import gradients, leaves
@@ -91,9 +91,33 @@ def test_autocast_converts_the_factors(case: Case) -> None:
         with torch.autocast("cpu", BF16):
             results = case(mixed)
             with torch.no_grad():
+                case(mixed)
                 assert all(torch.equal(y, z) for y, z in zip(case(mixed), results, strict=True))
         for name, g in gradients(results, mixed).items():
             assert torch.equal(g, wanted[name])
+
+
+@every_case
+def test_autocast_is_not_remembered(case: Case) -> None:
+    """The same call outside of autocast stays an error, and inside one is right after it."""
+    arguments = arguments_of(case)
+    mixed = arguments | {case.weights[-1]: arguments[case.weights[-1]].float()}
+    with torch.no_grad():
+        wanted = case(arguments)
+        for _ in range(2):
+            with pytest.raises(DTypeError, match=f"{case.op.__name__}: {case.weights[-1]} is torch.float32"):
+                case(mixed)
+            with torch.autocast("cpu", BF16):
+                assert all(torch.equal(y, z) for y, z in zip(case(mixed), wanted, strict=True))
+                with pytest.raises(ShapeError, match="weight"):
+                    case(mixed | {case.weights[-1]: mixed[case.weights[-1]][:, :-1]})
+
+
+def test_gradients_of_meta_tensors() -> None:
+    given = leaves({name: t.to("meta") for name, t in arguments_of(BY_NAME["gemm gelu"]).items()})
+    (y,) = BY_NAME["gemm gelu"](given)
+    y.sum().backward()
+    assert all(t.grad.shape == t.shape and t.grad.dtype is t.dtype for t in given.values())
 
 
 @every_case
