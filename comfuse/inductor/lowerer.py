@@ -99,6 +99,8 @@ def _keeps_order(arrangement: Arrangement) -> bool:
 def _check_results(candidate: Candidate, found: Lowered, outputs: Iterable[Node]) -> None:
     """Refuses results that are more than an output of the op in another shape."""
     for node, copy, form in zip(candidate.outputs, outputs, found.results, strict=True):
+        if isinstance(form, OwnForm) and len(form.parts) > 1:
+            raise refuse(node, "it is read as a whole, and a kernel stores the halves of its columns apart")
         if not _is_plain(found, form, copy.meta["val"]):
             raise refuse(node, "its elements lie in another order than the rows and columns of the GEMM")
 

@@ -124,6 +124,16 @@ def test_results_in_another_order_end_the_region():
     assert error.node.startswith("permute")
 
 
+def test_two_products_that_are_read_as_one():
+    def packed(x, w):
+        h = F.linear(x, w)
+        return F.silu(h[:, : N // 2]) * h[:, N // 2 :], h
+
+    error = refusal(packed, half(M, K), half(N, K))
+    assert "the halves of its columns apart" in error.reason
+    assert error.node.startswith("mm")
+
+
 def test_a_part_of_the_rows_ends_the_region():
     error = refusal(lambda x, w: F.relu(x @ w)[:8], half(M, K), half(K, N))
     assert error.node.startswith("slice")
