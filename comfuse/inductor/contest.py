@@ -39,7 +39,7 @@ def find(graph: Graph, policy: Policy) -> tuple[list[Candidate], list[Verdict]]:
     """The parts of a graph that the front end takes, and for each other GEMM why it has none.
 
     No two overlap, and the graph has an order in which each runs as one node.  Splits in ``graph`` become
-    slices, and equal views are merged; else it is only read.
+    slices, and equal factors of GEMMs one node; else it is only read.
     """
     unpack_splits(graph)
     merge_views(graph)

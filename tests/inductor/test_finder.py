@@ -302,12 +302,34 @@ def test_of_three_products_two_are_a_pair() -> None:
 # --- views -------------------------------------------------------------------------------------------
 
 
-def test_equal_views_become_one_node() -> None:
+def test_gemms_of_equal_views_read_one_node() -> None:
     make = Builder()
-    x = make.input(2, M, K)
-    views = [make.call(aten.reshape.default, x, [2 * M, K]) for _ in range(3)]
-    other = make.call(aten.reshape.default, x, [M, 2 * K])
-    graph = make.output(*views, other)
+    x, weight = make.input(2, M, K), make.input(N, K)
+    pairs = []
+    for _ in range(3):
+        rows = make.call(aten.reshape.default, make.call(aten.clone.default, x), [2 * M, K])
+        pairs.append((rows, make.call(aten.permute.default, weight, [1, 0])))
+    products = [make.mm(*pair) for pair in pairs]
+    graph = make.output(*products)
     merge_views(graph)
-    assert graph.output_node().args[0] == (views[0], views[0], views[0], other)
-    assert graph.output_node().all_input_nodes == [views[0], other]
+    assert [node.args for node in products] == [pairs[0]] * 3
+    graph.lint()
+
+
+def test_copies_that_are_returned_stay_two() -> None:
+    make = Builder()
+    x = make.input(M, K)
+    copies = tuple(make.call(aten.clone.default, x) for _ in range(2))
+    graph = make.output(*copies)
+    merge_views(graph)
+    assert graph.output_node().args[0] == copies
+
+
+def test_copies_before_and_after_a_write_stay_two() -> None:
+    make = Builder()
+    state, weight = make.input(M, K), make.input(K, N)
+    before = make.mm(make.call(aten.clone.default, state), weight)
+    make.call(aten.copy_.default, state, make.input(M, K))
+    after = make.mm(make.call(aten.clone.default, state), weight)
+    merge_views(make.output(before, after))
+    assert before.args[0] is not after.args[0]
