@@ -23,7 +23,7 @@ from comfuse.inductor.policy import Policy
 from comfuse.inductor.verdict import Verdict
 from comfuse.ops import programs, resolver
 
-_MARGIN = 0.99  # of TorchInductor's time: what is predicted to gain less may as well lose
+MARGIN = 0.98  # of TorchInductor's time: what is predicted to gain less may as well lose
 _ROWS = 4096  # to decide for where nothing is known of a symbolic number of rows
 
 
@@ -49,7 +49,7 @@ def verdict(found: Found, policy: Policy) -> Verdict:
     if slower is not None:
         reason = f"ComFuse was slower than TorchInductor in the bench of such a region, {slower}"
         return _verdict(found, False, reason, times)
-    if times.fused_us >= _MARGIN * times.unfused_us:
+    if times.fused_us >= MARGIN * times.unfused_us:
         reason = f"predicted to take {times.fused_us:.1f} us, and {times.unfused_us:.1f} us in TorchInductor"
         return _verdict(found, False, reason, times)
     return _verdict(found, True, fused, times)

@@ -111,7 +111,7 @@ def test_the_model_is_near_to_what_was_measured(row: Row) -> None:
 def test_where_both_were_measured_the_faster_is_chosen(row: Row) -> None:
     assert row.unfused_us is not None
     found = estimate.estimate(spec_of(row.workload), row.shape[0])
-    assert (found.fused_us < 0.99 * found.unfused_us) == (row.fused_us < row.unfused_us)
+    assert (found.fused_us < choose.MARGIN * found.unfused_us) == (row.fused_us < row.unfused_us)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_the_model_elsewhere(m: int, n: int, k: int, function: str, template: bo
     }
     spec = trace_region(functions[function], [meta(m, k), meta(n, k), meta(n)]).spec
     found = estimate.estimate(spec, m, template=template)
-    assert (found.fused_us < 0.99 * found.unfused_us) == fused, found
+    assert (found.fused_us < choose.MARGIN * found.unfused_us) == fused, found
 
 
 def test_a_class_that_was_slower_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_a_verdict_has_both_times_and_what_the_region_is() -> None:
     assert verdict.reductions > 0
     assert verdict.predicted_us is not None
     assert verdict.unfused_us is not None
-    assert verdict.fused == (verdict.predicted_us < 0.99 * verdict.unfused_us)
+    assert verdict.fused == (verdict.predicted_us < choose.MARGIN * verdict.unfused_us)
     assert FusedSpec.parse(verdict.spec) == region.lowered.spec
 
 
