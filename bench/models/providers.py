@@ -46,13 +46,13 @@ PROVIDERS = {p.name: p for p in _ALL}
 
 
 def select(names: Iterable[str]) -> tuple[Provider, ...]:
-    """The providers of these names, each once.
+    """The providers of these names, baselines before ours: what is allowed depends on their errors.
 
     Raises:
         ValueError: there is no provider of a name.
     """
-    unique = list(dict.fromkeys(names))
-    unknown = [n for n in unique if n not in PROVIDERS]
+    wanted = set(names)
+    unknown = sorted(wanted - set(PROVIDERS))
     if unknown:
         raise ValueError(f"no provider {unknown[0]!r}; there are {', '.join(PROVIDERS)}")
-    return tuple(PROVIDERS[n] for n in unique)
+    return tuple(p for p in _ALL if p.name in wanted)

@@ -9,16 +9,18 @@ from torch import Tensor, nn
 
 from bench.models.base import Model, Size
 from bench.models.providers import PROVIDERS
-from bench.models.step import Call, Step, allowed, distances, truth
+from bench.models.step import Call, Step, allowed, beyond, distances, truth
 from bench.verify import poisoned
 
 _SEED = 11
+_PLAINLY_WRONG = 8  # times what is allowed
 
 
 class Reference:
     """Results and bounds of one step.
 
-    Without random numbers: the results in float64; twice the eager step's error is allowed.
+    Without random numbers: the results in float64; allowed is twice the eager step's error, or 1.1 times that
+    of a baseline if that is more.  Baselines themselves are only kept from being plainly wrong.
 
     With dropout no eager step draws what a compiled one draws, but all compiled ones draw the same from the
     same seed.  Then: the results of TorchInductor.  Both it and a provider may be off by what is allowed
@@ -68,6 +70,15 @@ class Reference:
     def errors(self, results: dict[str, Tensor]) -> dict[str, float]:
         """The Frobenius norm of each result's difference from what is expected."""
         return distances(results, self._expected)
+
+    def wrong(self, errors: dict[str, float], *, baseline: bool) -> list[str]:
+        """What is further off than allowed, as text; a baseline's errors raise what is allowed then."""
+        if not baseline:
+            return beyond(errors, self.bounds)
+        found = beyond(errors, {name: _PLAINLY_WRONG * bound for name, bound in self.bounds.items()})
+        if not found:
+            self.bounds = {name: max(bound, 1.1 * errors[name]) for name, bound in self.bounds.items()}
+        return found
 
     def relative(self, errors: dict[str, float]) -> float:
         """The output's error as a share of it."""

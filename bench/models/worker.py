@@ -33,7 +33,6 @@ def measure(
     from bench.models import MODELS
     from bench.models.ahead import explained
     from bench.models.reference import Reference
-    from bench.models.step import beyond
     from comfuse import timing
 
     model = MODELS[w.model]
@@ -60,7 +59,7 @@ def measure(
                     "process": process,
                     "errors": {n: [errors[n], reference.bounds[n]] for n in errors},
                 }
-                if wrong := beyond(errors, reference.bounds):
+                if wrong := reference.wrong(errors, baseline=p.baseline):
                     raise ArithmeticError(f"{len(wrong)} of {len(errors)} tensors are off: {wrong[0]}")
             del results
             graphs[p.name] = timing.capture(call, LAUNCHES)

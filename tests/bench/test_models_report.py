@@ -13,7 +13,7 @@ from torch import nn
 pytest.importorskip("transformers", reason="needs the dev or the bench extra")
 pytest.importorskip("tabulate", reason="needs the bench extra")
 
-from bench.models import MODELS, ahead, main, report
+from bench.models import MODELS, ahead, main, providers, report
 from bench.models.reference import Reference
 from bench.models.step import beyond
 from bench.report import Row
@@ -59,6 +59,22 @@ def test_a_step_is_held_to_bounds_that_a_wrong_one_breaks(name: str, training: b
 
     wrong = reference.errors(reference.results(lambda: tuple(1.1 * x for x in call())))
     assert any(text.startswith("output") for text in beyond(wrong, reference.bounds))
+
+
+def test_a_baseline_that_is_off_raises_what_is_allowed_unless_it_is_plainly_wrong() -> None:
+    model = MODELS["graph_network"]
+    reference = Reference(model, model.small, training=False, device="cpu", yardstick=_eager)
+    bound = reference.bounds["output"]
+    assert reference.wrong({"output": 1.5 * bound}, baseline=False) != []
+    assert reference.wrong({"output": 9 * bound}, baseline=True) != []
+    assert reference.wrong({"output": 1.5 * bound}, baseline=False) != []
+    assert reference.wrong({"output": 1.5 * bound}, baseline=True) == []
+    assert reference.wrong({"output": 1.6 * bound}, baseline=False) == []
+    assert reference.wrong({"output": 1.7 * bound}, baseline=False) != []
+
+
+def test_baselines_are_measured_before_ours() -> None:
+    assert [p.name for p in providers.select(["comfuse", "inductor"])] == ["inductor", "comfuse"]
 
 
 def _rows(process: int, **us: float) -> list[Row]:
