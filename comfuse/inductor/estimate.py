@@ -21,7 +21,7 @@ _LAUNCH_US = 2.0  # of a kernel in a CUDA graph
 _TILE = 128  # rows and columns of a library's tile
 # A library divides K among SMs where there are too few tiles for all.  Not measured.
 _SPLIT_K_SHARE, _SPLIT_K_US = 1.1, 4.0
-# What TorchInductor's own GEMM with an epilogue takes, over the library's GEMM: without one, 226 us and 187 us
+# What TorchInductor's own GEMM with an epilogue takes, over the library's: without one, 226 us and 187 us
 # at 16384, 4096, 1024 (H200, torch 2.11, as max-autotune prints them); the rest is a guess.
 _TEMPLATE_SHARE = 1.25
 
