@@ -15,7 +15,7 @@ from torch import Tensor
 from comfuse import errors, fallbacks, library, settings
 from comfuse.build import build
 from comfuse.errors import ComFuseError, JitDisabledError, PlanError, ToolchainError
-from comfuse.generator.plan import GPUS, plan
+from comfuse.generator.plan import GPUS, largest_m, plan
 from comfuse.ops import native, programs
 
 #: Kernels are chosen by the number of rows: each class has a plan of its own, made for its upper bound.
@@ -29,17 +29,26 @@ _REFUSED: dict[tuple[str, int | None, int], tuple[str, tuple[str | None, ...]]] 
 _ENVIRONMENT = ("COMFUSE_JIT", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR", "CUDA_HOME", "CUDA_PATH", "PATH")
 
 
-def m_class(rows: int) -> int | None:
+def m_class(rows: int, classes: tuple[int, ...] = M_CLASSES) -> int | None:
     """The number of rows to plan for when there are ``rows``; None: many."""
-    return next((bound for bound in M_CLASSES if rows <= bound), None)
+    return next((bound for bound in classes if rows <= bound), None)
 
 
-def _rows(hint: int | None) -> tuple[int, int]:
+def classes_of(spec: str, device: int) -> tuple[int, ...]:
+    """The upper bounds of a spec's classes of rows: the last is as many as its kernels can run, if any."""
+    try:
+        most = largest_m(programs.parse(spec).spec, planner_gpu(device))
+    except PlanError:  # whatever the number of rows, as the class's own plan says
+        most = None
+    return M_CLASSES if most is None else (*(bound for bound in M_CLASSES if bound < most), most)
+
+
+def _rows(hint: int | None, classes: tuple[int, ...]) -> tuple[int, int]:
     """The smallest and the largest number of rows of a class."""
     if hint is None:
-        return M_CLASSES[-1] + 1, _MAX_ROWS
-    index = M_CLASSES.index(hint)
-    return (M_CLASSES[index - 1] + 1 if index else 1), hint
+        return classes[-1] + 1, _MAX_ROWS
+    index = classes.index(hint)
+    return (classes[index - 1] + 1 if index else 1), hint
 
 
 def resolve(spec: str, rows: int, device: int) -> int | str:
@@ -59,7 +68,7 @@ def _resolve(spec: str, rows: int, device: int) -> int:
     native.register_program(spec)
     if rows == 0:
         return 0
-    key = (spec, m_class(rows), device)
+    key = (spec, m_class(rows, classes_of(spec, device)), device)
     environment = tuple(os.environ.get(name) for name in _ENVIRONMENT)
     refusal, when = _REFUSED.get(key, ("", ()))
     if not refusal or when != environment:
@@ -89,7 +98,7 @@ def _register(spec: str, hint: int | None, device: int) -> str:
         if settings.jit() == "require":
             raise
         return str(e)
-    native.register(spec, kernel, *_rows(hint))
+    native.register(spec, kernel, *_rows(hint, classes_of(spec, device)))
     return ""
 
 
@@ -118,7 +127,8 @@ def reason(spec: str, a: Tensor) -> str:
     """Why a call with this spec runs the reference."""
     if not a.is_cuda or not native.is_loaded():
         return native.reason_against(a) or "asked for"
-    key = (spec, m_class(programs.parse(spec).rows(a.shape[:-1])), a.device.index)
+    rows = programs.parse(spec).rows(a.shape[:-1])
+    key = (spec, m_class(rows, classes_of(spec, a.device.index)), a.device.index)
     return _REFUSED.get(key, ("asked for", ()))[0]
 
 
