@@ -1,9 +1,9 @@
 """Cuts a program whose tiles read column or full reductions into several, each one kernel.
 
-Such a reduction is complete only when all tiles are, so that no tile can wait for it unless all of them run at
-once (:mod:`comfuse.generator.kernels` knows when).  The program becomes stages that run one after the other:
-the first computes the statistics and stores them as float32, the next repeats the GEMM and reads them as
-operands.  BatchNorm in training is two stages; a second BatchNorm of its result makes three.
+Such a reduction is complete only when all tiles are, so that no tile can wait for it unless all of them run
+at once (:mod:`comfuse.generator.kernels` knows when).  The program becomes stages that run one after the
+other: the first computes the statistics and stores them as float32, the next repeats the GEMM and reads them
+as operands.  BatchNorm in training is two stages; a second BatchNorm of its result makes three.
 """
 
 from __future__ import annotations
