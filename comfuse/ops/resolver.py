@@ -15,7 +15,7 @@ from torch import Tensor
 from comfuse import errors, fallbacks, library, settings
 from comfuse.build import build
 from comfuse.errors import ComFuseError, JitDisabledError, PlanError, ToolchainError
-from comfuse.generator.plan import GPUS, largest_m, plan
+from comfuse.generator.plan import GPUS, plan, row_limits
 from comfuse.ops import native, programs
 
 #: Kernels are chosen by the number of rows: each class has a plan of its own, made for its upper bound.
@@ -35,12 +35,15 @@ def m_class(rows: int, classes: tuple[int, ...] = M_CLASSES) -> int | None:
 
 
 def classes_of(spec: str, device: int) -> tuple[int, ...]:
-    """The upper bounds of a spec's classes of rows: the last is as many as its kernels can run, if any."""
+    """The upper bounds of a spec's classes of rows.
+
+    Where tile shapes can run only so many rows, their limits are bounds too, and the largest is the last.
+    """
     try:
-        most = largest_m(programs.parse(spec).spec, planner_gpu(device))
+        limits = row_limits(programs.parse(spec).spec, planner_gpu(device))
     except PlanError:  # whatever the number of rows, as the class's own plan says
-        most = None
-    return M_CLASSES if most is None else (*(bound for bound in M_CLASSES if bound < most), most)
+        limits = ()
+    return tuple(sorted({*(b for b in M_CLASSES if b < max(limits)), *limits})) if limits else M_CLASSES
 
 
 def _rows(hint: int | None, classes: tuple[int, ...]) -> tuple[int, int]:

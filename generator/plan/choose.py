@@ -72,15 +72,16 @@ def candidates(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> tupl
     return tuple(_consider(spec, program, shape, target, m) for shape in shapes(spec))
 
 
-def largest_m(spec: FusedSpec, gpu: str = "h200") -> int | None:
-    """The largest M for which some tile shape runs a program in one kernel; None: any.
+def row_limits(spec: FusedSpec, gpu: str = "h200") -> tuple[int, ...]:
+    """The numbers of rows at which tile shapes of a program drop out, ascending; none if all take any M.
+
+    Behind the last one no kernel runs the program.
 
     Raises:
-        SpecError, PlanError: as :func:`plan` of a single row.
+        SpecError, PlanError: as :func:`candidates` of a single row.
     """
-    plan(spec, gpu, 1)
-    limits = [c.max_m for c in candidates(spec, gpu, 1) if isinstance(c, KernelPlan)]
-    return None if None in limits else max(limit for limit in limits if limit is not None)
+    plans = [c for c in candidates(spec, gpu, 1) if isinstance(c, KernelPlan)]
+    return tuple(sorted({p.max_m for p in plans if p.max_m is not None}))
 
 
 def _consider(

@@ -42,7 +42,6 @@ _EXCHANGE_CYCLES = 500.0  # between the tiles of a row, each time that they wait
 # Between the tiles of a block of columns: to merge the warps', and until the first words are read; then for
 # each round of loads.  Nothing hides it.  Not measured.
 _COLUMN_EXCHANGE_CYCLES, _COLUMN_ROUND_CYCLES = 3000.0, 1200.0
-_COLUMN_ROUND = 16  # row blocks whose words a thread loads at once
 _TAIL_CYCLES = 400.0  # to hand partials to the last tile, for each kind of tail; not measured
 # Slots an element to trade accumulators where B was not permuted: 16 shuffles and 48 selects for 16 values.
 _TRADE_SLOTS = 4.0
@@ -100,13 +99,14 @@ def predict_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gp
     passes = waves if program.waits else min(waves, -(-m // (shape.tile_m * BAND)))
     b_again = (passes - 1) * max(0.0, _columns(spec, spec.n) * spec.k * spec.dtype.nbytes - _KEPT_OF_B)
     memory = 1e6 * _MEMORY[shape.schedule] * (traffic(spec, m) + b_again) / gpu.bandwidth
-    exchange = _column_exchange_us(program, -(-m // shape.tile_m), gpu)
+    exchange = _column_exchange_us(program, shape, gpu, m)
     tiles = waves * (mainloop + _epilogue_us(spec, program, shape, gpu))
     return math.hypot(tiles, memory) + exchange + _LAUNCH_US
 
 
-def _column_exchange_us(program: PhaseProgram, row_blocks: int, gpu: Gpu) -> float:
-    rounds = -(-row_blocks // _COLUMN_ROUND)
+def _column_exchange_us(program: PhaseProgram, shape: TileShape, gpu: Gpu, m: int) -> float:
+    at_once = 8 if _columns(program.spec, shape.tile_n) > 128 else 16  # row blocks whose words a thread loads
+    rounds = -(-m // (shape.tile_m * at_once))
     count = sum(phase.columns_wait for phase in program.phases)
     return 1e6 * count * (_COLUMN_EXCHANGE_CYCLES + rounds * _COLUMN_ROUND_CYCLES) / gpu.clock
 

@@ -18,9 +18,9 @@ from comfuse.generator.plan import (
     candidates,
     cost,
     force,
-    largest_m,
     memory,
     plan,
+    row_limits,
 )
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
 from comfuse.generator.stages import stages, whole
@@ -229,11 +229,11 @@ def test_all_tiles_run_at_once() -> None:
             assert p.shape not in {q.shape for q in resident(n, p.max_m + 1)}
 
 
-def test_the_largest_m_is_that_of_the_widest_tiles() -> None:
-    assert largest_m(centred(512)) == 66 * 128
-    assert largest_m(centred(200)) == 132 * 128
-    assert largest_m(centred(512), "h200:100") == 50 * 128
-    assert largest_m(catalog.linear(512, 64, BF16)) is None
+def test_wider_tiles_run_more_rows_at_once() -> None:
+    assert row_limits(centred(512)) == (16 * 128, 33 * 128, 66 * 128)
+    assert row_limits(centred(200)) == (33 * 128, 66 * 128, 132 * 128)
+    assert row_limits(centred(512), "h200:100") == (12 * 128, 25 * 128, 50 * 128)
+    assert row_limits(catalog.linear(512, 64, BF16)) == ()
     assert plan(centred(512), m=66 * 128).max_m == 66 * 128
     with pytest.raises(PlanError, match=r"M <= 8448 fits, planned for M = 8449"):
         plan(centred(512), m=66 * 128 + 1)
@@ -242,8 +242,10 @@ def test_the_largest_m_is_that_of_the_widest_tiles() -> None:
 
 
 def test_too_wide_a_row_block_is_never_resident() -> None:
+    assert row_limits(centred(132 * 256)) == (128,)
+    assert row_limits(centred(132 * 256 + 8)) == ()
     with pytest.raises(PlanError, match="M <= 0 fits"):
-        largest_m(centred(132 * 256 + 8))
+        plan(centred(132 * 256 + 8), m=1)
 
 
 def test_exchanged_columns_take_shared_memory_but_no_collector() -> None:

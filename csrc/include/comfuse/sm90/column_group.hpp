@@ -52,7 +52,8 @@ class ColumnGroup {
   }
 
  private:
-  static constexpr int kInFlight = 16;
+  // As many loads under way as there are registers for beside the accumulators.
+  static constexpr int kInFlight = Kernel::kProducts * TileN > 128 ? 8 : 16;
 
   CF_DEVICE static void synchronize() {
     __syncwarp();
