@@ -7,6 +7,7 @@ import sys
 
 from bench import providers, workloads
 from bench.ahead import build_all, sources_of
+from bench.workloads.models import select_models
 
 
 def main() -> int:
@@ -14,14 +15,21 @@ def main() -> int:
     parser.add_argument(
         "--families",
         nargs="+",
-        choices=[*workloads.FAMILIES, "plain"],
-        default=["postnorm", "graphs", "plain"],
+        choices=[*workloads.FAMILIES, "plain", "models"],
+        default=["postnorm", "graphs", "plain", "models"],
+    )
+    parser.add_argument(
+        "--models", nargs="+", default=[], metavar="NAME", help="workloads of models, or models"
     )
     options = parser.parse_args()
     sources = []
     for family in options.families:
         if family == "plain":
             sources += sources_of(providers.OWN, workloads.select("postnorm"))
+        elif family == "models":
+            from bench.models import ahead  # needs transformers, which no other family does
+
+            sources += ahead.sources_of(select_models(options.models))
         else:
             sources += sources_of([providers.PROVIDERS["comfuse"]], workloads.select(family))
     results = build_all(sources, lambda line: print(line, flush=True))

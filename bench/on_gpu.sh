@@ -4,20 +4,21 @@
 #   bench/on_gpu.sh                          all stages
 #   bench/on_gpu.sh build tests plain        some of them, in this order
 #
-# Stages: build tests random sanitizer plain overhead bench rmsnorm graphs
+# Stages: build tests random sanitizer plain overhead bench rmsnorm graphs build-models models
 # Environment:
 #   OUT              results and logs go here (default: bench/results)
 #   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
-#   BUILD_ARGS TEST_ARGS RANDOM_ARGS BENCH_ARGS PLAIN_ARGS RMSNORM_ARGS GRAPHS_ARGS   more arguments for a stage
-#                    e.g. BUILD_ARGS='tests/gpu -k n768' TEST_ARGS='-k n768'
+#   BUILD_ARGS TEST_ARGS RANDOM_ARGS BENCH_ARGS PLAIN_ARGS RMSNORM_ARGS GRAPHS_ARGS MODELS_ARGS
+#                    more arguments for a stage, e.g. BUILD_ARGS='tests/gpu -k n768' TEST_ARGS='-k n768'
+#   MODELS           workloads of models, or models, for build-models and models, e.g. 'bert_large gpt2-inference'
 #   LIMIT_<STAGE>    seconds, e.g. LIMIT_TESTS=200
 # Wheels in .whl/ are installed first, into a folder of their own.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(build tests random sanitizer plain overhead bench graphs)
-known=" build tests random sanitizer plain overhead bench rmsnorm graphs "
+[ ${#stages[@]} -gt 0 ] || stages=(build tests random sanitizer plain overhead bench graphs models)
+known=" build tests random sanitizer plain overhead bench rmsnorm graphs build-models models "
 for s in "${stages[@]}"; do
   [[ $known == *" $s "* ]] || { echo "no stage '$s'; there are:$known" >&2 && exit 2; }
 done
@@ -67,8 +68,10 @@ run_stage() {
     build) # all kernels that the later stages need, 16 at a time; nothing is launched
       # shellcheck disable=SC2086
       stage build-tests 240 python3 -m tests.gpu.build ${BUILD_ARGS:-}
-      stage build-bench 120 python3 -m bench.build
+      stage build-bench 240 python3 -m bench.build
       ;;
+    # shellcheck disable=SC2086
+    build-models) stage build-models 240 python3 -m bench.build --families models ${MODELS:+--models $MODELS} ;;
     tests)
       # shellcheck disable=SC2086
       stage tests 300 "${pytest[@]}" tests/gpu --ignore=tests/gpu/test_random_programs.py ${TEST_ARGS:-}
@@ -98,6 +101,10 @@ run_stage() {
       ${GRAPHS_ARGS:-} ;;
     # shellcheck disable=SC2086
     rmsnorm) stage rmsnorm 500 python3 -m bench rmsnorm --processes 1 --output "$out" ${RMSNORM_ARGS:-} ;;
+    # Tuning takes Inductor minutes: the budget ends the run between two workloads.
+    # shellcheck disable=SC2086
+    models) stage models 560 python3 -m bench models --budget 420 --output "$out" \
+      ${MODELS:+--workloads $MODELS} ${MODELS_ARGS:-} ;;
   esac
 }
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
 
 from comfuse import fallbacks
 from comfuse.errors import ComFuseError
@@ -16,6 +18,9 @@ from comfuse.generator.kernels import kernels
 from comfuse.generator.plan import KernelPlan, Refusal, candidates, plan
 from comfuse.generator.spec import FusedSpec
 from comfuse.plan_text import kernel_text, phases_text, program_text, shape_text
+
+if TYPE_CHECKING:
+    from comfuse.inductor.report import Report
 
 
 @dataclass(frozen=True)
@@ -50,18 +55,44 @@ class Explanation:
         return "\n".join(_text(self))
 
 
-def explain(program: Callable[..., Any] | FusedSpec, *example_inputs: Any, gpu: str = "h200") -> Explanation:
-    """Says whether a program is one fused kernel, which one, and why.  Starts no compiler and no CUDA.
+def explain(
+    program: nn.Module | Callable[..., Any] | FusedSpec,
+    *example_inputs: Any,
+    gpu: str | None = None,
+    training: bool | None = None,
+    measure: bool = False,
+    **keywords: Any,
+) -> Explanation | Report:
+    """Says what is fused of a program, and why not the rest.  Starts no compiler and no CUDA by itself.
+
+    A function or a spec is explained as one kernel, with its plan, in an :class:`Explanation`.  A module, or
+    a function with ``training`` or ``measure``, is explained as ``torch.compile`` takes it with ComFuse: a
+    :class:`~comfuse.inductor.report.Report` with a line for each GEMM.  For that it runs once.
 
     Args:
-        program: a function, with example inputs as for :func:`comfuse.trace`; or a spec, with the number of
-            rows as the only input or without any.
-        gpu: the GPU to plan for.
+        program: a function, with example inputs as for :func:`comfuse.trace`; a spec, with the number of
+            rows as the only input or without any; or a module.
+        gpu: the GPU to plan for; by default ``"h200"``, for a module the current one where there is one.
+        training: whether gradients are asked for, which makes backward graphs; by default not.
+        measure: time each region of a module on a GPU, which compiles it.
+        keywords: further arguments of a module, or of a function that is explained like one.
 
     Raises:
-        ArgumentError, DeviceError: an input that cannot be traced.  A program that cannot be fused does not
-        raise: the explanation says why.
+        ArgumentError, DeviceError: an input that cannot be traced, or times that cannot be measured.  A
+        program that cannot be fused does not raise: the explanation says why.
     """
+    is_model = isinstance(program, nn.Module) or training is not None or measure
+    if is_model and not isinstance(program, FusedSpec):
+        from comfuse.inductor.policy import Policy
+        from comfuse.inductor.report import explain_model
+
+        policy = Policy(gpu=gpu)
+        return explain_model(
+            program, *example_inputs, training=bool(training), measure=measure, policy=policy, **keywords
+        )
+    if keywords:
+        raise TypeError(f"explain() got unexpected keyword arguments {', '.join(keywords)}")
+    gpu = gpu or "h200"
     if isinstance(program, FusedSpec):
         m = example_inputs[0] if example_inputs else None
         return _explain_spec("a spec", program, m, gpu)

@@ -19,7 +19,7 @@ import platformdirs
 from comfuse.errors import SettingError
 
 T = TypeVar("T")
-Jit = Literal["auto", "off", "require"]
+Jit = Literal["auto", "off", "require", "background"]
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,11 @@ CACHE_DIR: Variable[Path] = Variable(
     "where built kernels are kept; the user's cache directory if not set",
 )  # fmt: skip
 JIT: Variable[Jit] = Variable(
-    "COMFUSE_JIT", _choice("auto", "off", "require"), lambda: "auto", "auto, off, require",
+    "COMFUSE_JIT", _choice("auto", "off", "require", "background"), lambda: "auto",
+    "auto, off, require, background",
     "auto: compile what is not built yet, fall back where that cannot be done; "
-    "off: never compile, use what is built; require: raise instead of falling back for want of a compiler",
+    "off: never compile, use what is built; require: raise instead of falling back for want of a compiler; "
+    "background: as auto, but torch.compile runs without what is not built yet until it is",
 )  # fmt: skip
 STRICT: Variable[bool] = Variable(
     "COMFUSE_STRICT", _boolean, lambda: False, "0 or 1",

@@ -31,6 +31,9 @@ def _parse(arguments: list[str], results: Path) -> argparse.Namespace:
     parser.add_argument(
         "--budget", type=float, metavar="SECONDS", help="start no further workload after so many seconds"
     )
+    parser.add_argument(
+        "--measure", action="store_true", help="in the explanations, time each region fused and unfused"
+    )
     parser.add_argument("--output", type=Path, default=results, metavar="DIR")
     return parser.parse_args(arguments)
 
@@ -49,9 +52,9 @@ def main(arguments: list[str], results_folder: Path) -> int:
     results = Results(options.output, head)
 
     def keep(record: dict[str, Any]) -> None:
-        if record["record"] == "explain":  # a table for people: a file of its own
-            path = results.path.with_name(f"{results.path.stem}-{record['workload']}.txt")
-            path.write_text(record["text"] + "\n")
+        if record["record"] == "explain":  # tables for people: a file of their own
+            with results.path.with_suffix(".txt").open("a") as file:
+                file.write(f"== {record['workload']}\n{record['text']}\n\n")
             return
         results.add(record)
         for row in rows_of([record]):
@@ -65,6 +68,8 @@ def main(arguments: list[str], results_folder: Path) -> int:
     worker = ["bench.models.worker"]
     if options.budget is not None:
         worker += ["--until", str(time.time() + options.budget)]
+    if options.measure:
+        worker += ["--measure"]
     with interruptible():
         for process in range(options.processes):
             run_process(workloads, names, process, options.rounds, results.log, keep, worker_module=worker)

@@ -23,10 +23,16 @@ def sequences(size: Size) -> tuple[Tensor]:
 def _encoder_layer(size: Size) -> nn.Module:
     """The layer of "Attention Is All You Need": norms behind the residual sums, relu, dropout 0.1.
 
-    In inference torch runs it as one opaque operator, unless its fast path is off: see
+    In torch's default layout: with batches first, attention would turn them round, to and fro.  In inference
+    torch runs it as one opaque operator, unless its fast path is off: see
     ``torch.backends.mha.set_fastpath_enabled``.
     """
-    return nn.TransformerEncoderLayer(size.width, size.heads, size.inner, batch_first=True)
+    return nn.TransformerEncoderLayer(size.width, size.heads, size.inner)
+
+
+def _batches_last(size: Size) -> tuple[Tensor]:
+    """(tokens, batch, width), of unit variance."""
+    return (torch.randn(size.tokens, size.batch, size.width),)
 
 
 class EdgeUpdate(nn.Module):
@@ -64,7 +70,7 @@ class TopMlp(nn.Module):
 
 NETWORKS = (
     Model(
-        "encoder_layer", "Transformer base layer, post-norm", _encoder_layer, sequences,
+        "encoder_layer", "Transformer base layer, post-norm", _encoder_layer, _batches_last,
         small=Size(2, 24, 64, 128, heads=4),
         middle=Size(8, 256, 512, 2048, heads=8),
         real=Size(32, 512, 512, 2048, heads=8),

@@ -22,12 +22,16 @@ LAUNCHES = 4  # of a step in one CUDA graph
 
 
 def measure(
-    w: ModelWorkload, chosen: tuple[Provider, ...], process: int, rounds: int
+    w: ModelWorkload, chosen: tuple[Provider, ...], process: int, rounds: int, *, regions: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Verify every provider on one workload, then time those that are right side by side."""
+    """Verify every provider on one workload, then time those that are right side by side.
+
+    ``regions``: the explanation times each region by itself too.
+    """
     import torch
 
     from bench.models import MODELS
+    from bench.models.ahead import explained
     from bench.models.reference import Reference
     from bench.models.step import beyond
     from comfuse import timing
@@ -68,6 +72,13 @@ def measure(
         t = times.get(p.name)
         spread = {} if t is None else {"us": t.us, "low": t.low, "high": t.high}
         yield record(Row(w.name, p.name, process, **spread, **facts[p.name]))
+    if process == 0 and any(p.ours for p in chosen):
+        graphs.clear()  # a reset of TorchDynamo frees what they replay
+        try:
+            text = str(explained(reference.step, measure=regions))
+            yield {"record": "explain", "workload": w.name, "text": text}
+        except Exception as e:  # the times stand without it
+            yield record(Row(w.name, "explain", process, failure=f"{type(e).__name__}: {e}"[:300]))
 
 
 def main() -> None:
@@ -76,6 +87,7 @@ def main() -> None:
     parser.add_argument("--providers", nargs="+", required=True)
     parser.add_argument("--process", type=int, default=0)
     parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--measure", action="store_true", help="time each region by itself too")
     parser.add_argument("--until", type=float, help="start no further workload after this time.time()")
     arguments = parser.parse_args()
 
@@ -95,7 +107,8 @@ def main() -> None:
             print(f"no time is left for {w.name}")
             break
         emit({"record": "begin", "workload": w.name})
-        for fields in measure(w, select(arguments.providers), arguments.process, arguments.rounds):
+        chosen = select(arguments.providers)
+        for fields in measure(w, chosen, arguments.process, arguments.rounds, regions=arguments.measure):
             emit(fields)
         # Clocks and heat right behind the timed replays: they drift, and explain outliers.
         emit({"record": "gpu", "workload": w.name, "process": arguments.process, **gpu()})

@@ -9,8 +9,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -18,10 +16,22 @@ from comfuse import settings
 from comfuse.build import cache, headers, ptxas
 from comfuse.build.cache import BuiltKernel
 from comfuse.build.compile import compile_cuda, cuda_flags, environment_flags, toolchain
+from comfuse.build.parallel import Task, run_all
+from comfuse.build.progress import BuildEvent, Progress
 from comfuse.build.toolkit import CudaToolkit, Cutlass
-from comfuse.errors import BuildError, JitDisabledError, ToolchainError
+from comfuse.errors import BuildError, ComFuseError, JitDisabledError, ToolchainError
 
-__all__ = ["BuildEvent", "BuiltKernel", "Progress", "build", "build_many", "find_built", "jobs_that_fit"]
+__all__ = [
+    "BuildEvent",
+    "BuiltKernel",
+    "Progress",
+    "Source",
+    "build",
+    "build_many",
+    "find_built",
+    "jobs_that_fit",
+    "task",
+]
 
 _LOGGER = logging.getLogger("comfuse")
 _BYTES_A_JOB = 1.5e9
@@ -42,21 +52,6 @@ class Source(Protocol):
     def text(self) -> str: ...
     @property
     def plan(self) -> Any: ...
-
-
-@dataclass(frozen=True)
-class BuildEvent:
-    """One step of a build, for a progress display.
-
-    ``cached`` and ``done`` are last; ``waiting`` (for another process) and ``compiling`` come repeatedly.
-    """
-
-    name: str
-    stage: Literal["cached", "waiting", "compiling", "done", "failed"]
-    seconds: float
-
-
-Progress = Callable[[BuildEvent], None]
 
 
 def build(source: Source, *, verbose: bool = False, progress: Progress | None = None) -> BuiltKernel:
@@ -135,19 +130,23 @@ def build_many(
     Raises:
         The first error, in the order of ``sources``, after all builds have ended; its notes name the others.
     """
-    if not sources:
-        return []
-    with ThreadPoolExecutor(max_workers=min(jobs or jobs_that_fit(), len(sources))) as pool:
-        futures = [pool.submit(build, source, progress=progress) for source in sources]
+    outcomes = run_all([task(source) for source in sources], jobs=jobs or jobs_that_fit(), progress=progress)
     errors = [
-        (source.name, e) for source, future in zip(sources, futures, strict=True) if (e := future.exception())
+        (source.name, outcome)
+        for source, outcome in zip(sources, outcomes, strict=True)
+        if isinstance(outcome, ComFuseError)
     ]
     if errors:
         _, first = errors[0]
         for name, error in errors[1:]:
             first.add_note(f"{name} failed too: {str(error).splitlines()[0]}")
         raise first
-    return [future.result() for future in futures]
+    return [outcome for outcome in outcomes if not isinstance(outcome, ComFuseError)]
+
+
+def task(source: Source) -> Task[BuiltKernel]:
+    """The build of ``source`` as one of several (:func:`comfuse.build.parallel.run_all`)."""
+    return Task(source.name, lambda progress: build(source, progress=progress))
 
 
 def jobs_that_fit() -> int:

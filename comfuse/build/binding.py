@@ -45,8 +45,10 @@ def find_binding() -> Path | None:
     return found.path if found is not None else None
 
 
-def build_binding() -> Path:
+def build_binding(tick: Callable[[], None] | None = None) -> Path:
     """The binding's library, built now if it is not there (g++ only, about 10 s).
+
+    ``tick`` is called several times a second meanwhile, and may raise to end the build.
 
     Raises:
         JitDisabledError: it is not built and ``COMFUSE_JIT=off``.
@@ -60,12 +62,13 @@ def build_binding() -> Path:
     if settings.jit() == "off":
         raise JitDisabledError("ComFuse's torch binding")
     find_cxx()
-    with cache.locked(_entry(), _nothing):
+    tick = tick or _nothing
+    with cache.locked(_entry(), tick):
         built = cache.find(_entry())
         if built is None:
             _LOGGER.info("building the torch binding, once for this version of torch")
             with cache.private_folder(_entry()) as folder:
-                built = _publish(folder, compile_into(folder, _nothing))
+                built = _publish(folder, compile_into(folder, tick))
     return built.path
 
 

@@ -65,25 +65,33 @@ def demo(rounds: int, no_inductor: bool) -> None:
 
 
 @main.command()
-@click.argument("target", metavar="FILE:FUNCTION")
+@click.argument("target", metavar="FILE:FUNCTION|MODEL")
 @_SHAPES
 @_GPU
-def explain(target: str, shapes: str, gpu: str) -> None:
+@click.option("--training", is_flag=True, help="Of a model: with gradients, the backward graph too.")
+def explain(target: str, shapes: str, gpu: str, training: bool) -> None:
     """Show phases, plan, where values live and predicted time of a function, or why it is not fused.
 
-    Exits with 1 if it is not fused.
+    Of a module, or of a function with --training, show each GEMM as torch.compile takes it with ComFuse.
+    Exits with 1 if nothing is fused.
     """
+    from torch import nn
+
     from comfuse.cli.target import load_function, parse_shapes
+    from comfuse.explain import Explanation
     from comfuse.explain import explain as explain_program
     from comfuse.frontend import unfused
 
-    function = unfused(load_function(target))
-    inputs = parse_shapes(function, shapes)
+    program = unfused(load_function(target))
+    is_model = isinstance(program, nn.Module)
+    inputs = parse_shapes(program.forward if is_model else program, shapes)
+    program = program.to("meta") if is_model else program  # where the inputs are
 
     def run() -> int:
-        explanation = explain_program(function, *inputs, gpu=gpu)
-        click.echo(str(explanation))
-        return 1 if explanation.refused else 0
+        explained = explain_program(program, *inputs, gpu=gpu, training=training or None)
+        click.echo(str(explained))
+        fused = not explained.refused if isinstance(explained, Explanation) else explained.fused > 0
+        return 0 if fused else 1
 
     sys.exit(_run(run))
 

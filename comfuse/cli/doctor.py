@@ -130,8 +130,8 @@ def _cache() -> Iterator[Finding]:
 
 def _environment() -> Iterator[Finding]:
     jit = settings.jit()
-    said = {"off": "off: nothing is compiled", "auto": "auto", "require": "require"}
-    yield Finding("JIT", said[jit], jit != "off")
+    said = "off: nothing is compiled" if jit == "off" else jit
+    yield Finding("JIT", said, jit != "off")
     for variable in settings.TABLE:
         try:
             value = variable.get()

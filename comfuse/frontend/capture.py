@@ -31,7 +31,8 @@ class Captured:
     """A function as an aten graph.
 
     Attributes:
-        module: the graph, free of mutations and dead code.
+        graph: free of mutations and dead code.
+        constants: the module whose attributes the graph's ``get_attr`` nodes name.
         names: the name of each argument, by its position.
         arguments: the position of the argument behind each placeholder.
         scalars: positions of Python floats that are run-time scalars (0-dim placeholders in the graph).
@@ -39,16 +40,13 @@ class Captured:
         structure: how the function packed its results.
     """
 
-    module: torch.fx.GraphModule
+    graph: torch.fx.Graph
+    constants: torch.nn.Module
     names: tuple[str, ...]
     arguments: dict[torch.fx.Node, int]
     scalars: frozenset[int]
     outputs: tuple[torch.fx.Node, ...]
     structure: pytree.TreeSpec
-
-    @property
-    def graph(self) -> torch.fx.Graph:
-        return self.module.graph
 
 
 def capture(fn: Callable[..., Any], inputs: Sequence[Any]) -> Captured:
@@ -158,7 +156,7 @@ def _capture(
         node.meta["argument"] = names[i]
     output = module.graph.output_node().args[0]
     outputs = tuple(output) if isinstance(output, list | tuple) else (output,)
-    return Captured(module, names, arguments, scalars, outputs, structure)
+    return Captured(module.graph, module, names, arguments, scalars, outputs, structure)
 
 
 @contextlib.contextmanager

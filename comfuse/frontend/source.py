@@ -24,7 +24,8 @@ import torch.fx.traceback
 from torch.overrides import TorchFunctionMode
 
 # Frames of these packages are never the user's.
-_MACHINERY = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_FRONTEND = Path(__file__).parent
+_MACHINERY = (str(Path(torch.__file__).parent), str(_FRONTEND), str(_FRONTEND.with_name("inductor")))
 
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+)', re.MULTILINE)
 

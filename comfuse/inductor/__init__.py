@@ -2,10 +2,13 @@
 
 The data flows one way::
 
-    contest.find       graph -> candidates: connected parts around a GEMM that the front end may know
-    lowerer.lower      candidate -> found: its spec, as the front end reads it
-    choose.worthwhile  found -> verdict: faster than what TorchInductor makes of it, or left
-    replace.replace    found -> the graph with one call of the op in its place
+    contest.find      graph -> candidates: connected parts around GEMMs that the front end takes
+    lowerer.lowered   candidate -> found: its spec, and which of its inputs and outputs are what of it
+    choose.verdict    found -> verdict: faster than what TorchInductor makes of it, or left
+    jit.settle        verdicts -> verdicts, where kernels are built or cannot be
+    replace.replace   found -> the graph with calls of the op in its place
+
+``run`` is all of it, ``hook`` the pass that TorchInductor calls, ``entrances`` what users call.
 
 Every GEMM of a graph ends with a :class:`~comfuse.inductor.verdict.Verdict`.  Nothing here looks at the
 device: what is fused on a CPU is what is fused on the GPU that the policy names.

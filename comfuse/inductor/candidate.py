@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch.fx import Node
 
 from comfuse.frontend.lowered import Lowered
+from comfuse.inductor.symbols import Table
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,16 @@ class Found:
 
     Attributes:
         candidate: the nodes.
-        lowered: its spec, and which input is what.  Where rows are symbolic, of sample sizes.
-        dynamic: whether its number of rows is symbolic; then the spec is the same for all numbers.
+        lowered: its spec, and which input is what.  Where rows are symbolic, of sample sizes; the spec is the
+            same for all numbers.
+        table: the samples; empty where no size is symbolic.
     """
 
     candidate: Candidate
     lowered: Lowered
-    dynamic: bool = False
+    table: Table = field(default_factory=dict)
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether its number of rows is symbolic."""
+        return bool(self.table)

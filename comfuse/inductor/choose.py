@@ -34,13 +34,15 @@ def verdict(found: Found, policy: Policy) -> Verdict:
     model predicts no gain, and where the bench of its class shows a loss.  With ``policy.force`` only the
     first counts.  Does not raise for any region that the front end has read.
     """
-    gpu = gpu_name(policy)
-    fused = "holds " + _contents(found)
-    refusal = _unsupported(found) or _unplannable(found, gpu)
+    refusal = _unsupported(found)
     if refusal:
         return _verdict(found, False, refusal)
     spec = found.lowered.spec
-    times = estimate(spec, rows(found), gpu=gpu, template=_has_templates())
+    try:
+        times = _estimate(found, gpu_name(policy))
+    except ComFuseError as e:
+        return _verdict(found, False, str(e))
+    fused = "holds " + _contents(found)
     if policy.force:
         return _verdict(found, True, fused, times)
     slower = measured.correction(times.kind, spec.n, spec.k).slower
@@ -92,24 +94,22 @@ def _has_templates() -> bool:
 
 
 def _unsupported(found: Found) -> str:
-    """Why the region's device has no kernels, or an empty string; a CPU runs any region."""
+    """Why the region's device has no kernels, or an empty string; a CPU runs any region, meta none at all."""
     device = found.candidate.anchors[0].meta["val"].device
-    if device.type == "cpu":
+    if device.type in ("cpu", "meta"):
         return ""
     if device.type != "cuda":
         return f"ComFuse has no kernels for {device.type} devices"
     return resolver.unsupported_gpu(device.index or 0) if torch.cuda.is_available() else ""
 
 
-def _unplannable(found: Found, gpu: str) -> str:
-    """Why no kernel runs it for some number of rows, or an empty string."""
-    try:
+def _estimate(found: Found, gpu: str) -> Estimate:
+    """Both times.  Raises PlanError if no kernel runs it for some number of rows."""
+    if found.dynamic:
         for step in steps(found.lowered.spec):
             for hint in row_classes(found):
                 plan(step.stage.spec, gpu, hint)
-    except ComFuseError as e:
-        return str(e)
-    return ""
+    return estimate(found.lowered.spec, rows(found), gpu=gpu, template=_has_templates())
 
 
 def _verdict(found: Found, fused: bool, reason: str, times: Estimate | None = None) -> Verdict:

@@ -25,6 +25,7 @@ from comfuse.inductor.nodes import elements, factors, holds_tensor, is_anchor, i
 from comfuse.inductor.pair import partner
 from comfuse.inductor.part import Part
 from comfuse.inductor.policy import Policy
+from comfuse.inductor.splits import unpack_splits
 from comfuse.inductor.trim import saved, strip, trim
 from comfuse.inductor.verdict import Verdict
 
@@ -37,9 +38,10 @@ _ATTEMPTS = 12
 def find(graph: Graph, policy: Policy) -> tuple[list[Candidate], list[Verdict]]:
     """The parts of a graph that the front end takes, and for each other GEMM why it has none.
 
-    No two overlap, and the graph has an order in which each runs as one node.  Equal views in ``graph`` are
-    merged; else it is only read.
+    No two overlap, and the graph has an order in which each runs as one node.  Splits in ``graph`` become
+    slices, and equal views are merged; else it is only read.
     """
+    unpack_splits(graph)
     merge_views(graph)
     return _Contest(graph, policy).settle()
 
@@ -49,6 +51,14 @@ class _Offer:
     """GEMMs, and how many bytes their part saves where no other is settled."""
 
     anchors: tuple[Node, ...]
+    saved: int
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """A part up to where it is to end, and how many bytes it saves."""
+
+    part: Part
     saved: int
 
 
@@ -72,11 +82,14 @@ class _Contest:
 
     def _is_product(self, anchor: Node) -> bool:
         """Whether the front end takes a GEMM as such."""
+        if not all(map(holds_tensor, (anchor, *factors(anchor)))):
+            self._leave(anchor, "the graph does not say what its shape is")
+            return False
         if self._field.reads_written(anchor):
             self._leave(anchor, "it reads what the graph changes in place")
             return False
         try:
-            lowered(Part((anchor,), self._field.order, frozenset((anchor,))).candidate())
+            lowered(Part.of(anchor, self._field.order).candidate())
         except TraceError as e:
             self._leave(anchor, e.reason)
             return False
@@ -91,13 +104,16 @@ class _Contest:
             if other is not None:
                 free.remove(other)
             found.append((last,) if other is None else (other, last))
-        return [_Offer(group, saved(self._part(group))) for group in found]
+        return [_Offer(group, self._part(group).saved) for group in found]
 
-    def _part(self, anchors: tuple[Node, ...]) -> Part:
-        return self._trimmed(absorb(self._field, grow(self._field, anchors)))
+    def _part(self, anchors: tuple[Node, ...]) -> _Ended:
+        return self._ended(absorb(self._field, grow(self._field, anchors)))
 
-    def _trimmed(self, part: Part) -> Part:
-        return strip(part) if self._force else trim(part)
+    def _ended(self, part: Part) -> _Ended:
+        if self._force:
+            part = strip(part)
+            return _Ended(part, saved(self._field, part))
+        return _Ended(*trim(self._field, part))
 
     def _settle(self, anchors: tuple[Node, ...]) -> None:
         """Finds the part around anchors that the front end takes."""
@@ -111,11 +127,12 @@ class _Contest:
             self._field.take(part.nodes)
             self._candidates.append(part.candidate())
 
-    def _accepted(self, part: Part) -> tuple[Part | None, str]:
+    def _accepted(self, ended: _Ended) -> tuple[Part | None, str]:
         """The part as far as the front end takes it; or None, and why there is none."""
         refusal = ""
         for _ in range(_ATTEMPTS):
-            reason = self._idle(part)
+            part = ended.part
+            reason = self._idle(ended)
             if reason:
                 return None, f"{reason}: {refusal or _end(part)}"
             try:
@@ -126,11 +143,12 @@ class _Contest:
                 shorter = _cut(part, e)
                 if shorter is None:
                     return None, refusal
-                part = self._trimmed(shorter)
+                ended = self._ended(shorter)
         return None, f"the front end does not take what is behind it, at last {refusal}"
 
-    def _idle(self, part: Part) -> str:
+    def _idle(self, ended: _Ended) -> str:
         """Why a part is not worth a kernel; nothing if it may be."""
+        part = ended.part
         work = [node for node in part.behind if node not in part.anchors and not is_free(node)]
         if not work:
             return "nothing to fuse behind it"
@@ -138,12 +156,15 @@ class _Contest:
             return ""
         if all(_is_bias(node, part) for node in work) and len(work) <= len(part.anchors):
             return "nothing to fuse behind it but a bias"
-        return "" if saved(part) > 0 else "what could be fused saves no memory traffic"
+        return "" if ended.saved > 0 else "what could be fused saves no memory traffic"
 
     def _leave(self, anchor: Node, reason: str) -> None:
-        self._verdicts.append(
-            Verdict(anchor.name, location(anchor), fused=False, reason=reason, shape=_shape(anchor))
-        )
+        self._verdicts.append(left(anchor, reason))
+
+
+def left(anchor: Node, reason: str) -> Verdict:
+    """The verdict for a GEMM that TorchInductor keeps."""
+    return Verdict(anchor.name, location(anchor), fused=False, reason=reason, shape=_shape(anchor))
 
 
 def _cut(part: Part, error: TraceError) -> Part | None:

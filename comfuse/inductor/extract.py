@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from comfuse.frontend.capture import Captured
@@ -43,13 +44,14 @@ def extract(candidate: Candidate, table: Table) -> Captured:
         argument.meta = {"val": val, "argument": node.name}
         env[node], arguments[argument] = argument, position
     for node in candidate.nodes:
-        args, kwargs = pytree.tree_map_only(Node, env.__getitem__, (node.args, node.kwargs))
+        args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
         env[node] = copy = graph.create_node(node.op, node.target, args, kwargs, name=node.name)
         copy.meta = {**node.meta, "val": concrete(node.meta["val"], table)}
     outputs = tuple(env[node] for node in candidate.outputs)
     graph.output(outputs)
     return Captured(
-        module=GraphModule({}, graph),
+        graph=graph,
+        constants=torch.nn.Module(),
         names=tuple(node.name for node in candidate.inputs),
         arguments=arguments,
         scalars=frozenset(),

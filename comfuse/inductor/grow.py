@@ -76,7 +76,8 @@ def grow(graph: Field, anchors: tuple[Node, ...]) -> Part:
     for node in sorted(below, key=graph.order.__getitem__):
         if node in graph.taken and any(i in inside for i in node.all_input_nodes):
             stopped[node.name] = "it is fused with another matrix product"
-    return Part(anchors, graph.order, frozenset(inside), stopped=tuple(stopped.items()))
+    stops = tuple(stopped.items())
+    return Part(anchors, graph.order, frozenset(below), frozenset(inside), stopped=stops)
 
 
 def _refusal(graph: Field, node: Node, largest: int) -> str | None:

@@ -50,12 +50,13 @@ class ComFusePass(_Aware or CustomGraphPass):  # type: ignore[misc]
     def uuid(self) -> str | None:
         """Equal where the pass does the same to the same graph; None keeps TorchInductor from caching.
 
-        It does so where a pass of the user's has none.
+        It does so where a pass of the user's has none, and where a graph may wait for kernels that are built
+        in the background: from the cache it would wait for ever.
         """
         others = [users.uuid() if isinstance(users, CustomGraphPass) else None for users in self.before]
-        if not all(others):
-            return None
         jit = self.policy.jit or settings.jit()
+        if not all(others) or jit == "background":
+            return None
         return hash_text(
             _sources(),
             self.policy.key(),
@@ -63,7 +64,7 @@ class ComFusePass(_Aware or CustomGraphPass):  # type: ignore[misc]
             torch.__version__,
             _cutlass(),
             jit,
-            *(_built() if jit in ("off", "background") else ()),
+            *(_built() if jit == "off" else ()),
             *map(repr, others),
         )
 

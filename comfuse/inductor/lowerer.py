@@ -39,7 +39,7 @@ def lowered(candidate: Candidate) -> Found:
     found = [_lowered(candidate, table) for table in tables]
     if any(other.spec != found[0].spec for other in found):
         raise _refused(candidate, "its kernel depends on the number of rows, which is symbolic")
-    return Found(candidate, found[0], dynamic=len(tables) > 1)
+    return Found(candidate, found[0], tables[0])
 
 
 def _check_sizes(anchor: Node) -> None:
@@ -88,10 +88,10 @@ def _check_inputs(candidate: Candidate, found: Lowered, vals: dict[int, torch.Te
 
 
 def _keeps_order(arrangement: Arrangement) -> bool:
-    """Whether a reshape is all there is to it."""
+    """Whether all there is to it is a reshape, or another order of whole dimensions."""
     return (
         arrangement.slices is None
-        and arrangement.order == tuple(range(len(arrangement.order)))
+        and (arrangement.order == tuple(range(len(arrangement.order))) or arrangement.split == arrangement.of)
         and arrangement.repeated == arrangement.expanded
     )
 

@@ -79,9 +79,9 @@ def is_inductors(node: Node) -> bool:
 
 def over_rows(node: Node) -> bool:
     """Whether a reduction runs over more than the last dimension: its result waits for all rows."""
-    if not is_reduction(node):
+    if not is_reduction(node) or not holds_tensor(node.all_input_nodes[0]):
         return False
-    given, rank = arguments(node), tensor(node.args[0]).dim()  # type: ignore[arg-type]
+    given, rank = arguments(node), tensor(node.all_input_nodes[0]).dim()
     if "dim" not in given:
         return elements(node) == 1  # of all; norms have rows of their own
     reduced = given["dim"]

@@ -26,10 +26,11 @@ def partner(graph: Field, anchor: Node, others: Sequence[Node]) -> Node | None:
     ]
     if not like:
         return None
-    behind, below = grow(graph, (anchor,)).behind, graph.below((anchor,))
+    own = grow(graph, (anchor,))
     for other in reversed(like):
-        if other in below or anchor in graph.below((other,)):
+        theirs = grow(graph, (other,))
+        if other in own.below or anchor in theirs.below:
             continue
-        if any(not is_free(node) for node in behind & grow(graph, (other,)).behind):
+        if any(not is_free(node) for node in own.behind & theirs.behind):
             return other
     return None

@@ -20,6 +20,7 @@ class Part:
     Attributes:
         anchors: the GEMMs.
         order: the place of each node in its graph.
+        below: all that depends on the anchors, a settled region being one node.
         behind: the GEMMs, and nodes that depend on them.
         ahead: nodes that do not, and that nobody else reads.
         stopped: the first node behind each border, and why it is none of the part.
@@ -27,9 +28,15 @@ class Part:
 
     anchors: tuple[Node, ...]
     order: Order = field(repr=False)
+    below: frozenset[Node] = field(repr=False)
     behind: frozenset[Node]
     ahead: frozenset[Node] = frozenset()
     stopped: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, anchor: Node, order: Order) -> Part:
+        """A GEMM alone."""
+        return cls((anchor,), order, frozenset(), frozenset((anchor,)))
 
     @property
     def nodes(self) -> frozenset[Node]:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from comfuse import settings
+from comfuse.errors import ArgumentError
+from comfuse.generator.plan import gpus
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -19,6 +23,13 @@ class Policy:
     force: bool = False
     gpu: str | None = None
     jit: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises PlanError for an unknown GPU, and ArgumentError for an unknown mode."""
+        if self.gpu is not None:
+            gpus.find(self.gpu)
+        if self.jit is not None and self.jit not in settings.JIT.allowed.split(", "):
+            raise ArgumentError("policy", "jit", repr(self.jit), settings.JIT.allowed)
 
     def key(self) -> str:
         """Equal for policies that decide alike."""

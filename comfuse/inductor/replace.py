@@ -10,6 +10,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
@@ -21,6 +22,7 @@ from comfuse.frontend.views import refuse
 from comfuse.generator.spec import Space
 from comfuse.generator.stages import Source
 from comfuse.inductor.candidate import Found
+from comfuse.inductor.symbols import concrete, is_symbolic
 from comfuse.ops.schema import FIXED, GENERAL, MAX_FIXED
 
 aten = torch.ops.aten
@@ -96,7 +98,7 @@ class _Emitter:
         self._place = last.next
         self._meta = {key: origin.meta[key] for key in _KEPT if key in origin.meta}
         self._added: list[Node] = []
-        self._sizes = {node.meta["val"].node.expr: node for node in graph.nodes if _is_size(node)}
+        self._sizes = _sizes(graph)
 
     def call(self, target: Any, *args: Any) -> Node:
         with torch.no_grad():
@@ -134,11 +136,16 @@ class _Emitter:
         return self.call(aten.reshape.default, node, self.sizes(shape, node))
 
 
-def _is_size(node: Node) -> bool:
-    """Whether a node is a size that depends on no tensor of the graph."""
-    if not isinstance(node.meta.get("val"), torch.SymInt):
-        return False
-    return node.op == "placeholder" or all(_is_size(i) for i in node.all_input_nodes)
+def _sizes(graph: Graph) -> dict[sympy.Expr, Node]:
+    """The first node for each symbolic size, of those that depend on no tensor of the graph."""
+    nodes: set[Node] = set()
+    first: dict[sympy.Expr, Node] = {}
+    for node in graph.nodes:
+        size = node.meta.get("val")
+        if isinstance(size, torch.SymInt) and nodes.issuperset(node.all_input_nodes):
+            nodes.add(node)
+            first.setdefault(size.node.expr, node)
+    return first
 
 
 def _product(sizes: Sequence[Size]) -> Size:
@@ -190,24 +197,20 @@ class _Region:
         return nodes
 
     def _arranged(self, position: int, arrangement: Arrangement, shape: Sequence[Size]) -> Node:
-        """An input as the op takes it.  Where its rows are symbolic, only its shape can change."""
+        """An input as the op takes it.  One with symbolic rows is read whole, dimension by dimension."""
         node = self._found.candidate.inputs[position]
-        if all(isinstance(size, int) for size in (*node.meta["val"].shape, *shape)):
-            node = self._laid_out(node, arrangement)
-        return self._emit.reshaped(node, shape)
-
-    def _laid_out(self, node: Node, arrangement: Arrangement) -> Node:
-        """The steps of an arrangement but for the last."""
+        symbolic = is_symbolic((node.meta["val"], *shape))
+        split = node.meta["val"].shape if symbolic else arrangement.split
         for dim, part in enumerate(arrangement.slices or ()):
             if part != slice(0, arrangement.of[dim], 1):
                 node = self._emit.call(aten.slice.Tensor, node, dim, part.start, part.stop, part.step)
         if arrangement.order != tuple(range(len(arrangement.order))):
-            node = self._emit.reshaped(node, arrangement.split)
+            node = self._emit.reshaped(node, split)
             node = self._emit.call(aten.permute.default, node, list(arrangement.order))
-        if arrangement.repeated != arrangement.expanded:
+        if arrangement.repeated != arrangement.expanded and not symbolic:
             node = self._emit.reshaped(node, arrangement.expanded)
             node = self._emit.call(aten.expand.default, node, list(arrangement.repeated))
-        return node
+        return self._emit.reshaped(node, shape)
 
     # --- kernels ------------------------------------------------------------------------------------
 
@@ -251,8 +254,13 @@ def _lead(found: Found) -> tuple[Size, ...]:
     """The leading sizes of A as the op gets it."""
     if not found.dynamic:
         return found.lowered.lead_shape
-    (*sizes, _) = found.candidate.anchors[0].meta["val"].shape
-    return tuple(sizes) if found.lowered.spec.batched else (_product(sizes),)
+    (*rows, _) = found.candidate.anchors[0].meta["val"].shape
+    if found.lowered.spec.batched:
+        return tuple(rows)
+    inputs = [node.meta["val"] for node in found.candidate.inputs]
+    named = {concrete(size, found.table): size for val in inputs for size in getattr(val, "shape", ())}
+    lead = [named.get(size) for size in found.lowered.lead_shape]
+    return (_product(rows),) if None in lead else tuple(lead)
 
 
 def _check_same(old: Node, new: Node) -> None:

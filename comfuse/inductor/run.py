@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import replace as changed
 
 import torch
 from torch.fx import Graph, Node
 
 from comfuse import fallbacks
+from comfuse.errors import FallbackError, ToolchainError
 from comfuse.frontend.errors import TraceError
-from comfuse.frontend.gemm import FACTORS
 from comfuse.frontend.source import location
-from comfuse.inductor import choose, contest, lowerer
+from comfuse.inductor import choose, contest, jit, lowerer
 from comfuse.inductor.candidate import Candidate, Found
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.replace import replace
@@ -23,44 +22,62 @@ _LOGGER = logging.getLogger("comfuse")
 _WHERE = "torch.compile"
 
 
-def run(graph: Graph, policy: Policy) -> list[Verdict]:
+def run(graph: Graph, policy: Policy, *, build: bool = True) -> list[Verdict]:
     """Fuses what pays in ``graph``, and says what became of each of its GEMMs.
+
+    Without ``build`` no kernel is compiled, and the graph is only for show.
 
     A bug in ComFuse costs no more than the region that it shows in, which is left to TorchInductor; it is
     logged and counted (:mod:`comfuse.fallbacks`).
 
     Raises:
-        FallbackError: there is a bug, and ``COMFUSE_STRICT`` is 1.
+        FallbackError: there is a bug, or a kernel cannot be built, and ``COMFUSE_STRICT`` is 1.
+        ToolchainError: there is no compiler, and ``COMFUSE_JIT`` is ``require``.
     """
     try:
         candidates, verdicts = contest.find(graph, policy)
     except Exception as e:
         _report(e, "looking for regions", "\n".join(str(node) for node in graph.nodes))
         return []
-    now: dict[Node, Node] = {}
+    chosen: list[tuple[Found, Verdict]] = []
     for candidate in candidates:
-        inputs = tuple(now.get(node, node) for node in candidate.inputs)
-        verdicts += _take(graph, changed(candidate, inputs=inputs), policy, now)
+        found: Found | None = None
+        try:
+            found = lowerer.lowered(candidate)
+            chosen.append((found, choose.verdict(found, policy)))
+        except Exception as e:
+            verdicts += _left_after(e, candidate, found)
+    try:
+        settled = jit.settle(chosen, policy, build=build)
+    except (FallbackError, ToolchainError):  # which the user asked for
+        raise
+    except Exception as e:
+        return verdicts + [left for found, _ in chosen for left in _left_after(e, found.candidate, found)]
+    now: dict[Node, Node] = {}  # what took the place of outputs of regions
+    for (found, _), verdict in zip(chosen, settled, strict=True):
+        inputs = tuple(now.get(node, node) for node in found.candidate.inputs)
+        candidate = changed(found.candidate, inputs=inputs)
+        try:
+            if verdict.fused:
+                now |= replace(graph, changed(found, candidate=candidate))
+            verdicts += [changed(verdict, anchor=a.name, location=location(a)) for a in candidate.anchors]
+        except Exception as e:
+            verdicts += _left_after(e, candidate, found)
     return verdicts
 
 
-def _take(graph: Graph, candidate: Candidate, policy: Policy, now: dict[Node, Node]) -> list[Verdict]:
-    """The verdicts for a candidate's anchors; ``now`` learns what took the place of its outputs."""
-    found: Found | None = None
-    try:
-        found = lowerer.lowered(candidate)
-        verdict = choose.verdict(found, policy)
-        if verdict.fused:
-            now |= replace(graph, found)
-        return [changed(verdict, anchor=a.name, location=location(a)) for a in candidate.anchors]
-    except TraceError as e:
-        return [_left(anchor, e.reason) for anchor in candidate.anchors]
-    except Exception as e:
-        nodes = [node.format_node() or str(node) for node in candidate.nodes]
-        _report(
-            e, candidate.anchors[0].name, "\n".join(nodes), "" if found is None else found.lowered.spec.text()
-        )
-        return [_left(anchor, f"a bug in ComFuse: {_line(e)}") for anchor in candidate.anchors]
+def _left_after(error: Exception, candidate: Candidate, found: Found | None) -> list[Verdict]:
+    """The verdicts for the anchors of a candidate that is refused, or in which a bug showed.
+
+    Raises:
+        FallbackError: it is a bug, and ``COMFUSE_STRICT`` is 1.
+    """
+    if isinstance(error, TraceError):
+        return [contest.left(anchor, error.reason) for anchor in candidate.anchors]
+    nodes = [node.format_node() or str(node) for node in candidate.nodes]
+    spec = "" if found is None else found.lowered.spec.text()
+    _report(error, candidate.anchors[0].name, "\n".join(nodes), spec)
+    return [contest.left(anchor, f"a bug in ComFuse: {_line(error)}") for anchor in candidate.anchors]
 
 
 def _report(error: Exception, where: str, nodes: str, spec: str = "") -> None:
@@ -87,11 +104,3 @@ def _report(error: Exception, where: str, nodes: str, spec: str = "") -> None:
 def _line(error: Exception) -> str:
     text = str(error).strip().split("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _left(anchor: Node, reason: str) -> Verdict:
-    """The verdict for a GEMM that TorchInductor keeps."""
-    a, b = (anchor.args[i].meta["val"] for i in FACTORS[anchor.target])  # type: ignore[union-attr]
-    sizes = (math.prod(a.shape[:-1]), b.shape[-1], a.shape[-1])
-    m, n, k = (size if isinstance(size, int) else str(size) for size in sizes)
-    return Verdict(anchor.name, location(anchor), False, reason, (m, n, k))

@@ -7,11 +7,13 @@ waits for a reduction over the rows is a further kernel; inside, that one repeat
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Hashable, Iterator
 
 from torch.fx import Node
 
 from comfuse.frontend.views import is_view
+from comfuse.inductor.grow import Field
 from comfuse.inductor.nodes import (
     bytes_of,
     elements,
@@ -32,9 +34,13 @@ Kernel = Hashable
 _OPERATIONS_PER_BYTE = 160
 
 
-def trim(part: Part) -> Part:
-    """The part that moves the least bytes, of those that end earlier; the smallest of several."""
-    traffic = _Traffic(part)
+def trim(graph: Field, part: Part) -> tuple[Part, int]:
+    """The part that moves the least bytes, of those that end earlier, the smallest of several.
+
+    Returns:
+        It, and how many bytes less are moved than with a kernel for the GEMMs alone.
+    """
+    traffic = _Traffic(graph, part)
     best, least = part, traffic.of(part)
     for tail in _tails(part):
         if tail in best.behind:
@@ -42,13 +48,17 @@ def trim(part: Part) -> Part:
             moved = traffic.of(shorter)
             if moved <= least:
                 best, least = shorter, moved
-    return best
+    return best, traffic.of(_bare(part)) - least
 
 
-def saved(part: Part) -> int:
+def saved(graph: Field, part: Part) -> int:
     """How many bytes less are moved than with a kernel for the GEMMs alone."""
-    traffic = _Traffic(part)
-    return traffic.of(part.without(part.behind - set(part.anchors))) - traffic.of(part)
+    traffic = _Traffic(graph, part)
+    return traffic.of(_bare(part)) - traffic.of(part)
+
+
+def _bare(part: Part) -> Part:
+    return part.without(part.behind - set(part.anchors))
 
 
 def strip(part: Part) -> Part:
@@ -74,8 +84,9 @@ def _input(node: Node) -> Node:
 class _Traffic:
     """The bytes that the nodes of a part move, for each place where it might end."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, graph: Field, part: Part) -> None:
         self._all = part.nodes
+        self._beside = _beside(graph, part)
         self._computed = [n for n in part.sorted(part.nodes) if holds_tensor(n) and not is_view(n)]
         self._readers = {node: [*dict.fromkeys(readers(node))] for node in self._computed}
         self._stages = _stages(part)
@@ -119,7 +130,24 @@ class _Traffic:
     def _reads_in(self, reader: Node, node: Node, inside: frozenset[Node]) -> Kernel:
         if reader in self._all:
             return self._runs_in(reader, inside)
-        return (False, self._stages[node], over_rows(reader)) if is_inductors(reader) else reader
+        return (False, self._stages[node], over_rows(reader)) if reader in self._beside else reader
+
+
+def _beside(graph: Field, part: Part) -> set[Node]:
+    """What TorchInductor fuses with nodes of the part: what depends on it, and on nothing else behind it."""
+    inside = part.nodes
+    found: set[Node] = set()
+    pending = [(part.order[user], user) for node in inside for user in node.users]
+    heapq.heapify(pending)
+    while pending:
+        _, node = heapq.heappop(pending)
+        if node in inside or node in found or node in graph.taken or not is_inductors(node):
+            continue
+        if all(i in inside or i in found or i not in part.below for i in node.all_input_nodes):
+            found.add(node)
+            for user in node.users:
+                heapq.heappush(pending, (part.order[user], user))
+    return found
 
 
 def _stages(part: Part) -> dict[Node, int]:

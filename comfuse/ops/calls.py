@@ -7,15 +7,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from comfuse.errors import ComFuseError
+from comfuse.errors import ComFuseError, GradientError
 from comfuse.ops import programs, resolver
 from comfuse.ops.schema import FIXED, FIXED_SCALARS, GENERAL, MAX_FIXED, OUT
 from comfuse.ops.tracing import constant_when_traced
 
+_parse = programs.parse
+_NO_GRADIENT = (
+    "a tensor requires a gradient, which a spec does not have: call it under torch.no_grad(), or a named op"
+)
+
 
 @constant_when_traced
 def _outputs(spec: str) -> int:
-    return len(programs.parse(spec).spec.outputs)
+    return len(_parse(spec).spec.outputs)
 
 
 def region(
@@ -45,21 +50,31 @@ def region(
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument does not fit the spec.
         SpecError: the spec is malformed.
+        GradientError: a tensor requires a gradient; a spec has none.
         BuildError, CacheError, LoadError, LaunchError: its kernel cannot be built or run.
         FallbackError: it cannot be fused here and ``COMFUSE_STRICT`` is 1.
     """
     try:
-        if len(operands) <= MAX_FIXED and len(scalars) <= FIXED_SCALARS:
-            outputs = _outputs(spec)
-            if outputs == 1:
-                return [FIXED[1][len(operands)](spec, a, b, *operands, *scalars)]
+        count = len(operands)
+        outputs = _outputs(spec) if count <= MAX_FIXED and len(scalars) <= FIXED_SCALARS else 0
+        # Where an input requires a gradient, the dispatcher has marked the results; its own answer would be a
+        # warning, at the backward.
+        if outputs == 1:
+            y = FIXED[1][count](spec, a, b, *operands, *scalars)
+            results, refused = [y], y.requires_grad
+        else:
             if outputs in FIXED:
-                return list(FIXED[outputs][len(operands)](spec, a, b, *operands, *scalars))
-        return GENERAL(spec, a, b, list(operands), list(scalars))
+                results = list(FIXED[outputs][count](spec, a, b, *operands, *scalars))
+            else:
+                results = GENERAL(spec, a, b, list(operands), list(scalars))
+            refused = any(y.requires_grad for y in results)
     except ComFuseError:
         raise
     except RuntimeError as e:
         raise resolver.translate(e, "region") from None
+    if refused:
+        raise GradientError("region", _NO_GRADIENT)
+    return results
 
 
 def region_out(
@@ -83,6 +98,8 @@ def region_out(
     Raises:
         As :func:`region`; ArgumentError also for an output's strides and for memory that is not its own.
     """
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (a, b, *operands, *out)):
+        raise GradientError("region_out", _NO_GRADIENT)
     try:
         OUT(spec, a, b, list(operands), list(scalars), list(out))
     except ComFuseError:

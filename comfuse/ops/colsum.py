@@ -48,12 +48,18 @@ def fused_gemm_colsum(
         y, (..., N) in x's dtype, and the sums, (N,) in float32, over all leading dimensions.  If x has no
         rows, y is empty and the sums are 0; if K is 0 the products sum to zero.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, the
-    planner refuses the sizes (K not a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can
-    be compiled.  CPU tensors are computed in float32, which is not counted.
+    Differentiable, once, but for ``pre_activation``.  Where a gradient is wanted, x, weight and
+    pre_activation are kept for the backward.
+
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not
+    a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
+    computed in float32, which is not counted.
+
+    Under torch.autocast, x and weight are converted to its dtype unless they already have one 16-bit dtype.
 
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument that the op cannot take.
+        GradientError: ``pre_activation`` requires a gradient, or a gradient is differentiated again.
         BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
         FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
     """

@@ -47,12 +47,19 @@ def fused_gemm_cross_entropy(
         float32: of shape () or, without a reduction, the leading sizes of x.  A row whose target is neither a
         class nor ``ignore_index`` has a loss of NaN.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, the
-    planner refuses the sizes (K not a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can
-    be compiled.  CPU tensors are computed in float32, which is not counted.
+    Differentiable, once.  Where a gradient is wanted, x, weight, bias and target are kept for the backward,
+    and one float32 a row: a fused kernel computes the logits anew, and turns them into their gradient, (...,
+    N) in x's dtype for as long as the backward takes.
+
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not
+    a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
+    computed in float32, which is not counted.
+
+    Under torch.autocast, x and weight are converted to its dtype unless they already have one 16-bit dtype.
 
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument that the op cannot take.
+        GradientError: a gradient is differentiated again.
         BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
         FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
     """

@@ -38,6 +38,21 @@ class Argument:
         return SPEC_DTYPES[dtype]
 
 
+def autocast_dtype(factors: Sequence[Tensor]) -> torch.dtype | None:
+    """What autocast converts x and its weights to; None where they stay as they are: without autocast, where
+    they have one dtype that kernels take, and where one has a dtype that autocast leaves alone.
+    """
+    device = factors[0].device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return None
+    first = factors[0].dtype
+    if first in AB_DTYPES and all(factor.dtype == first for factor in factors):
+        return None
+    if not all(factor.dtype in FLOATS for factor in factors):
+        return None
+    return torch.get_autocast_dtype(device)
+
+
 def of_options(op: str, given: dict[str, Any], allowed: dict[str, tuple[Any, ...]]) -> ArgumentError | None:
     for name, value in given.items():
         if value not in allowed[name]:
@@ -72,10 +87,11 @@ def _of_factors(op: str, x: Tensor, weights: dict[str, Tensor]) -> ArgumentError
             return ShapeError(op, name, got, f"(N, K) with K = {x.shape[-1]}, the last dimension of x", hint)
         if tuple(weight.shape) != shape:
             return ShapeError(op, name, got, f"{first}'s shape, {shape}")
-    if x.dtype not in AB_DTYPES:
+    converted = autocast_dtype([x, *weights.values()]) is not None
+    if x.dtype not in AB_DTYPES and not converted:
         return DTypeError(op, "x", str(x.dtype), _names(AB_DTYPES), "convert it with x.to(torch.bfloat16)")
     for name, weight in weights.items():
-        if weight.dtype != x.dtype:
+        if weight.dtype != x.dtype and not converted:
             return DTypeError(op, name, str(weight.dtype), f"x's dtype, {x.dtype}", "convert one of them")
         if weight.device != x.device:
             return _device(op, name, weight, x)

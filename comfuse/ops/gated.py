@@ -49,12 +49,19 @@ def fused_gated_gemm(
     Returns:
         (..., N), x's dtype.  It is empty if x has no rows; if K is 0 the products sum to zero.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, the
-    planner refuses the sizes (K not a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can
-    be compiled.  CPU tensors are computed in float32, which is not counted.
+    Differentiable, once.  Where a gradient is wanted, x and the weights are kept for the backward, and both
+    factors of the product, the first before its activation: two (..., N) in x's dtype.
+
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not
+    a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
+    computed in float32, which is not counted.
+
+    Under torch.autocast, x and the weights are converted to its dtype unless they already have one 16-bit
+    dtype.
 
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument that the op cannot take.
+        GradientError: a gradient is differentiated again.
         BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
         FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
     """
@@ -80,9 +87,10 @@ def _halves(gate: Any, up: Any, what: str, layout: str) -> tuple[Any, Any]:
     if rows % 2:
         allowed = f"an even first dimension, as the layout is {layout!r}"
         raise ShapeError(_NAME, f"{what}_gate", f"of shape {tuple(gate.shape)}", allowed)
+    # Their gradients become one tensor again by a single copy.
     if layout == "stacked":
-        return gate[: rows // 2], gate[rows // 2 :]
-    return gate[::2], gate[1::2]
+        return gate.view(2, rows // 2, *gate.shape[1:]).unbind(0)
+    return gate.view(rows // 2, 2, *gate.shape[1:]).unbind(1)
 
 
 _OP = NamedOp(

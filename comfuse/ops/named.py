@@ -30,7 +30,7 @@ from comfuse.ops.tracing import constant_when_traced
 
 _OPS: dict[str, NamedOp] = {}
 _SAVING = "for a backward"  # behind the name of an op whose program is saved
-_is_compiling = torch.compiler.is_compiling
+_is_tracing = torch.compiler.is_dynamo_compiling
 _is_grad_enabled = torch.is_grad_enabled
 
 
@@ -72,7 +72,7 @@ class NamedOp:
         self.program = program
         self.arguments = tuple(arguments)
         self.options = options or {}
-        self.gradient = gradient or self._refuse
+        self.gradient = gradient
         self.weight = weight
         self.tiles = tuple(i for i, argument in enumerate(arguments) if argument.space is Space.TILE)
         self.forms = FIXED.get(outputs) or (_general,) * (MAX_FIXED + 1)
@@ -104,13 +104,31 @@ class NamedOp:
             ArgumentError and its kinds, and what :func:`comfuse.ops.region` raises.
         """
         try:
-            if _is_grad_enabled() and _needs_gradient(x, weight, tensors):
-                return self.gradient(x, weight, *tensors, *options, *scalars)
-            text = self._text(x, weight, tensors, options)
+            grad = _is_grad_enabled()
+            if grad and (x.requires_grad or weight.requires_grad):
+                return self._with_gradient(x, weight, tensors, options, scalars)
+            # One loop, and no call that can do without: this is most of what a call costs in Python.
+            present = [x, weight]
+            n, k = shape = weight.shape
+            key: list[Any] = [shape, weight.dtype, x.dtype, options]
+            for tensor in tensors:
+                if tensor is None:
+                    key.append(None)
+                else:
+                    if grad and tensor.requires_grad:
+                        return self._with_gradient(x, weight, tensors, options, scalars)
+                    key.append(tensor.dtype)
+                    present.append(tensor)
+            plain = x.is_contiguous() and weight.is_contiguous()
+            for i in self.tiles:
+                tile = tensors[i]
+                plain = plain and (tile is None or tile.numel() * k == x.numel() * n)
+            if not plain:
+                key.append(self._layouts(x, weight, tensors))
+            text = None if _is_tracing() else self.texts.get(tuple(key))
             if text is None:
-                x, weight, tensors, text = self._without_products(x, weight, tensors, options)
-            present = [tensor for tensor in tensors if tensor is not None]
-            return self.forms[len(present)](text, x, weight, *present, *scalars)
+                text, *present = self._prepared(key, x, weight, tensors, options)
+            return self.forms[len(present) - 2](text, *present, *scalars)
         except Exception as e:
             raise self._explained(e, x, weight, tensors, options) from None
 
@@ -128,79 +146,102 @@ class NamedOp:
             if _is_grad_enabled() and _needs_gradient(x, weight, (*tensors, out)):
                 got = "given where a tensor requires a gradient"
                 raise ArgumentError(self.name, "out", got, "None there", "use torch.no_grad()")
-            strided = not _is_plain(out)
-            text = self._text(x, weight, tensors, options, strided)
-            if text is None:
-                x, weight, tensors, text = self._without_products(x, weight, tensors, options, strided)
-            present = [tensor for tensor in tensors if tensor is not None]
-            region_out(text, x, weight, present, scalars, [out])
+            text, a, b, *operands = self._prepared(None, x, weight, tensors, options, not _is_plain(out))
+            region_out(text, a, b, operands, scalars, [out])
         except Exception as e:
             raise self._about_out(self._explained(e, x, weight, tensors, options)) from None
         return out
 
-    def _refuse(self, *_: Any) -> Any:
-        raise GradientError(
-            self.name, "an input requires a gradient, which it does not have: call it under torch.no_grad()"
-        )
-
-    def _text(
+    def _with_gradient(
         self,
         x: Tensor,
         weight: Tensor,
         tensors: tuple[Tensor | None, ...],
         options: tuple[Any, ...],
-        out: bool = False,
-    ) -> str | None:
-        """The spec of a call, or None where K is 0.  ``out``: its output is strided."""
-        n, k = weight.shape
-        plain = x.is_contiguous() and weight.is_contiguous() and not out
-        for i in self.tiles:
-            tile = tensors[i]
-            plain = plain and (tile is None or tile.numel() * k == x.numel() * n)
-        layouts = None if plain else self._layouts(x, weight, tensors, out)
-        dtypes = [None if tensor is None else tensor.dtype for tensor in tensors]
-        if _is_compiling():
-            # index: the shape of a weight is no symbol.
-            return (
-                _text_of(self.name, index(n), index(k), x.dtype, dtypes, options, layouts) if k != 0 else None
+        scalars: tuple[float, ...],
+    ) -> Any:
+        if self.gradient is None:
+            raise GradientError(
+                self.name,
+                "an input requires a gradient, which it does not have: call it under torch.no_grad()",
             )
-        key = (n, k, x.dtype, options, layouts, *dtypes)
-        text = self.texts.get(key)
-        if text is None and k != 0:
-            text = self.texts[key] = _text_of(self.name, n, k, x.dtype, dtypes, options, layouts)
-        return text
+        x, weight, tensors = self._converted(x, weight, tensors)
+        return self.gradient(x, weight, *tensors, *options, *scalars)
+
+    def _prepared(
+        self,
+        key: list[Any] | None,
+        x: Tensor,
+        weight: Tensor,
+        tensors: tuple[Tensor | None, ...],
+        options: tuple[Any, ...],
+        out: bool = False,
+    ) -> tuple[Any, ...]:
+        """The spec of a call and the tensors that it is called with.
+
+        Args:
+            key: what the spec is remembered by, if the tensors are taken as they are.
+            out: the output is strided.
+        """
+        # Otherwise this key's next call has to come here too.
+        factors = self._factors(x, weight, tensors)
+        as_given = x.dtype in AB_DTYPES and all(t.dtype == x.dtype for t in factors) and weight.shape[1] != 0
+        x, weight, tensors = self._converted(x, weight, tensors)
+        if weight.shape[1] == 0:
+            x, weight, tensors = self._without_products(x, weight, tensors, options)
+        n, k = weight.shape
+        dtypes = [None if tensor is None else tensor.dtype for tensor in tensors]
+        layouts = self._layouts(x, weight, tensors, out)
+        # index: the shape of a weight is no symbol.
+        text = _text_of(self.name, index(n), index(k), x.dtype, dtypes, options, layouts)
+        if key is not None and as_given and not _is_tracing():
+            self.texts[tuple(key)] = text
+        return text, x, weight, *[tensor for tensor in tensors if tensor is not None]
+
+    def _converted(
+        self, x: Tensor, weight: Tensor, tensors: tuple[Tensor | None, ...]
+    ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
+        """A call's tensors, with x and the weights in autocast's dtype where it converts them."""
+        dtype = faults.autocast_dtype(self._factors(x, weight, tensors))
+        if dtype is None:
+            return x, weight, tensors
+        others = tuple(
+            t.to(dtype) if argument.space is None and t is not None else t
+            for t, argument in zip(tensors, self.arguments, strict=True)
+        )
+        return x.to(dtype), weight.to(dtype), others
+
+    def _factors(self, x: Tensor, weight: Tensor, tensors: tuple[Tensor | None, ...]) -> list[Tensor]:
+        """x and the weights."""
+        arguments = zip(tensors, self.arguments, strict=True)
+        return [x, weight, *[t for t, argument in arguments if argument.space is None and t is not None]]
 
     def _layouts(
-        self, x: Tensor, weight: Tensor, tensors: tuple[Tensor | None, ...], out: bool
+        self, x: Tensor, weight: Tensor, tensors: tuple[Tensor | None, ...], out: bool = False
     ) -> tuple[bool, ...]:
         """Whether A is contiguous along M, B along N, whether the output is strided, and each tile."""
         n, k = weight.shape
         a = x.ndim > 1 and x.stride(-1) != 1 and x.stride(-2) == 1
         b = weight.stride(1) != 1 and weight.stride(0) == 1
         tiles = [tensors[i] for i in self.tiles]
-        return (a, b, out, *[t is not None and t.numel() * k != x.numel() * n for t in tiles])
+        # A comparison of symbols is none of Python's booleans.
+        strided = [True if t is not None and t.numel() * k != x.numel() * n else False for t in tiles]  # noqa: SIM210
+        return (a, b, out, *strided)
 
     def _without_products(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        tensors: tuple[Tensor | None, ...],
-        options: tuple[Any, ...],
-        out: bool = False,
-    ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...], str]:
-        """A call's tensors and spec where K is 0: eight zeros a row, whose products sum to the same."""
+        self, x: Tensor, weight: Tensor, tensors: tuple[Tensor | None, ...], options: tuple[Any, ...]
+    ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
+        """A call's tensors where K is 0: eight zeros a row, whose products sum to the same."""
         self._check(x, weight, tensors, options)
         if x.is_cuda:
             _count_no_products(self.name)
         x = x.new_zeros(*x.shape[:-1], 8)
         weight = weight.new_zeros(weight.shape[0], 8)
-        tensors = tuple(
+        factors = tuple(
             weight if argument.space is None else tensor
             for argument, tensor in zip(self.arguments, tensors, strict=True)
         )
-        text = self._text(x, weight, tensors, options, out)
-        assert text is not None
-        return x, weight, tensors, text
+        return x, weight, factors
 
     def _check(self, x: Any, weight: Any, tensors: tuple[Any, ...], options: tuple[Any, ...]) -> None:
         """Raises what is wrong with the arguments, if anything is."""
@@ -244,10 +285,9 @@ def run(
     *,
     saved: bool = False,
 ) -> Any:
-    """Runs a named op without a gradient; if ``saved``, with what its program stores for a backward."""
+    """Runs a named op in a Function's forward; if ``saved``, with what its program stores for a backward."""
     op = _OPS[name]
-    with torch.no_grad():
-        return (op.saving if saved else op)(x, weight, tensors, options, scalars)
+    return (op.saving if saved else op)(x, weight, tensors, options, scalars)
 
 
 def _general(text: str, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -267,7 +307,7 @@ def _needs_gradient(x: Tensor, weight: Tensor, tensors: Sequence[Tensor | None])
 
 def _is_plain(out: Tensor) -> bool:
     """Whether a kernel can store it as a new tensor of its own; a trace knows no addresses."""
-    return not _is_compiling() and out.is_contiguous() and out.data_ptr() % 16 == 0
+    return not _is_tracing() and out.is_contiguous() and out.data_ptr() % 16 == 0
 
 
 @constant_when_traced
@@ -278,17 +318,17 @@ def _text_of(
     dtype: torch.dtype,
     dtypes: list[torch.dtype | None],
     options: tuple[Any, ...],
-    layouts: tuple[bool, ...] | None,
+    layouts: tuple[bool, ...],
 ) -> str:
-    """The text of a call's spec, by what :meth:`NamedOp._text` found of it."""
+    """The text of a call's spec, by what :meth:`NamedOp._prepared` found of it."""
     op = _OPS[name]
     given = {
         argument.name: None if operand is None else argument.spec_dtype(operand)
         for argument, operand in zip(op.arguments, dtypes, strict=True)
         if argument.space is not None
     }
-    a, b, out, *broadcast = layouts or (False, False, False)
-    strided = [op.arguments[i].name for i, is_so in zip(op.tiles, broadcast, strict=False) if is_so]
+    a, b, out, *broadcast = layouts
+    strided = [op.arguments[i].name for i, is_so in zip(op.tiles, broadcast, strict=True) if is_so]
     lie = Layouts(
         Major.MN if a else Major.K,
         Major.MN if b else Major.K,

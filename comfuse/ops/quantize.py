@@ -55,12 +55,17 @@ def fused_gemm_quantize(
         q, (..., N) in ``dtype``, and scale, (..., 1) in float32.  Both are empty if x has no rows; if K is 0
         the products sum to zero.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, the
-    planner refuses the sizes (K not a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can
-    be compiled.  CPU tensors are computed in float32, which is not counted.
+    Not differentiable: raises GradientError where an input requires a gradient.
+
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not
+    a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
+    computed in float32, which is not counted.
+
+    Under torch.autocast, x and weight are converted to its dtype unless they already have one 16-bit dtype.
 
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument that the op cannot take.
+        GradientError: an input requires a gradient.
         BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
         FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
     """

@@ -73,14 +73,14 @@ def _resolve(spec: str, rows: int, device: int) -> int:
         return 0
     key = (spec, m_class(rows, classes_of(spec, device)), device)
     environment = tuple(os.environ.get(name) for name in _ENVIRONMENT)
-    refusal, when = _REFUSED.get(key, ("", ()))
-    if not refusal or when != environment:
-        refusal = _register(*key)
-        if not refusal:
+    why, when = _REFUSED.get(key, ("", ()))
+    if not why or when != environment:
+        why = _register(*key)
+        if not why:
             return 0
-        _REFUSED[key] = (refusal, environment)
+        _REFUSED[key] = (why, environment)
     if settings.strict():
-        fallbacks.record("comfuse::region", refusal)  # raises here, where the message is not lost in C++
+        fallbacks.record("comfuse::region", why)  # raises here, where the message is not lost in C++
     return 1
 
 
@@ -130,9 +130,13 @@ def reason(spec: str, a: Tensor) -> str:
     """Why a call with this spec runs the reference."""
     if not a.is_cuda or not native.is_loaded():
         return native.reason_against(a) or "asked for"
-    rows = programs.parse(spec).rows(a.shape[:-1])
-    key = (spec, m_class(rows, classes_of(spec, a.device.index)), a.device.index)
-    return _REFUSED.get(key, ("asked for", ()))[0]
+    hint = m_class(programs.parse(spec).rows(a.shape[:-1]), classes_of(spec, a.device.index))
+    return refusal(spec, hint, a.device.index)
+
+
+def refusal(spec: str, hint: int | None, device: int) -> str:
+    """Why the kernel of a class of rows was not registered when it was last asked for."""
+    return _REFUSED.get((spec, hint, device), ("asked for", ()))[0]
 
 
 _TYPED = re.compile(r"comfuse: \[(\w+)\] (.*)", re.DOTALL)

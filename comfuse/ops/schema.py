@@ -6,6 +6,11 @@ one with two outputs.  ``comfuse::region_out`` writes to tensors of the caller's
 implements them in C++; it is loaded at the first call, so that importing ComFuse compiles nothing.  On a CPU
 they evaluate the spec in float32.  ``comfuse::region_reference`` evaluates a spec on any device and counts
 that as a fallback.
+
+None of them has a gradient, and none a kernel for autograd: one in Python would cost every call more than its
+launch, gradients or not, and the binding's stable interface cannot ask a tensor for its own.  So the
+dispatcher marks the results of inputs that require one, by which ``comfuse.ops.region`` refuses them; whoever
+calls the dispatcher ops themselves gets torch's warning at the backward.
 """
 
 from __future__ import annotations

@@ -39,12 +39,17 @@ def fused_gemm_softmax(
     Returns:
         (..., N), x's dtype.  It is empty if x has no rows; if K is 0 the products sum to zero.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, the
-    planner refuses the sizes (K not a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can
-    be compiled.  CPU tensors are computed in float32, which is not counted.
+    Differentiable, once.  Where a gradient is wanted, x, weight and the result are kept for the backward.
+
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not
+    a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
+    computed in float32, which is not counted.
+
+    Under torch.autocast, x and weight are converted to its dtype unless they already have one 16-bit dtype.
 
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument that the op cannot take.
+        GradientError: a gradient is differentiated again.
         BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
         FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
     """
@@ -69,12 +74,19 @@ def fused_gemm_logsumexp(x: Tensor, weight: Tensor, bias: Tensor | None = None) 
     Returns:
         The leading sizes of x, float32.  It is empty if x has no rows; if K is 0 the products sum to zero.
 
-    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where an input requires a gradient, the
-    planner refuses the sizes (K not a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can
-    be compiled.  CPU tensors are computed in float32, which is not counted.
+    Differentiable, once.  Where a gradient is wanted, x, weight, bias and the result are kept for the
+    backward: a fused kernel computes the logits anew, and turns them into their gradient, (..., N) in x's
+    dtype for as long as the backward takes.
+
+    Runs torch's own ops, and counts that in ``comfuse.fallbacks``, where the planner refuses the sizes (K not
+    a multiple of 8, a row too wide), the GPU is not a Hopper, or nothing can be compiled.  CPU tensors are
+    computed in float32, which is not counted.
+
+    Under torch.autocast, x and weight are converted to its dtype unless they already have one 16-bit dtype.
 
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument that the op cannot take.
+        GradientError: a gradient is differentiated again.
         BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
         FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
     """

@@ -13,7 +13,7 @@ from torch import nn
 pytest.importorskip("transformers", reason="needs the dev or the bench extra")
 pytest.importorskip("tabulate", reason="needs the bench extra")
 
-from bench.models import MODELS, main, report
+from bench.models import MODELS, ahead, main, report
 from bench.models.reference import Reference
 from bench.models.step import beyond
 from bench.report import Row
@@ -86,7 +86,7 @@ def test_failures_are_listed_and_not_measured() -> None:
     assert report.speedup([failed]) is None
 
 
-def test_explanations_become_files_beside_the_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_explanations_become_a_file_beside_the_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Any] = []
 
     def run(
@@ -110,4 +110,12 @@ def test_explanations_become_files_beside_the_rows(monkeypatch: pytest.MonkeyPat
     assert main.main(arguments, tmp_path) == 0
     assert asked == [(["dlrm_mlp-training"], ["eager"], "bench.models.worker", True)]
     (rows,) = tmp_path.glob("models-*.jsonl")
-    assert (tmp_path / f"{rows.stem}-dlrm_mlp-training.txt").read_text() == "a table\n"
+    assert rows.with_suffix(".txt").read_text() == "== dlrm_mlp-training\na table\n\n"
+
+
+@pytest.mark.usefixtures("no_fast_path")
+def test_kernels_of_a_model_are_known_without_a_gpu() -> None:
+    """One for each of the two products, whose rows are too many for the smaller classes."""
+    chosen = select_models(["graph_network-inference"])
+    sources = ahead.sources_of(chosen)
+    assert len({source.name for source in sources}) == 2

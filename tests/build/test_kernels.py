@@ -11,7 +11,7 @@ from comfuse.build import build
 from comfuse.generator import catalog
 from comfuse.generator.builder import SpecBuilder
 from comfuse.generator.emit import emit
-from comfuse.generator.plan import SCHEDULES, KernelPlan, candidates
+from comfuse.generator.plan import SCHEDULES, KernelPlan, candidates, plan
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compilers")]
@@ -89,3 +89,12 @@ def test_kernels_do_not_spill(plan: KernelPlan) -> None:
     assert built.info["plan"]["schedule"] == plan.schedule
     assert built.info["spec"] == plan.spec.text()
     assert library.load(built).workspace_bytes(1) >= 0
+
+
+def test_values_may_be_called_what_cuda_calls_its_functions() -> None:
+    b = SpecBuilder(128, 64, BF16)
+    y = b.gemm()
+    for op in ("sqrt", "exp", "rsqrt"):
+        y = b.op(op, y, name=op)
+    b.output("y", y, BF16)
+    build(emit(plan(b.spec())))

@@ -16,6 +16,7 @@ from comfuse.errors import ComFuseError, FallbackError, SettingError
     [
         ("COMFUSE_CACHE_DIR", "/a/b", Path("/a/b")),
         ("COMFUSE_JIT", "OFF", "off"),
+        ("COMFUSE_JIT", "background", "background"),
         ("COMFUSE_STRICT", "1", True),
         ("COMFUSE_STRICT", "no", False),
         ("COMFUSE_LOG", "info", "info"),

@@ -40,6 +40,17 @@ def test_runs_as_a_module():
     assert done.stdout.startswith("Usage: comfuse ")
 
 
+def test_explain_shows_the_gemms_of_a_model():
+    result = invoke("explain", f"{PROGRAM}:MODEL", "--shapes", "input=bf16[16384,1024]")
+    assert result.exit_code == 0, result.output
+    title, _, _, row = result.output.splitlines()
+    assert title == "Sequential: 1 GEMM, 1 fused"
+    assert "16384, 1024, 1024" in row
+    assert row.endswith("fused")
+    trained = invoke("explain", f"{PROGRAM}:MODEL", "--shapes", "input=bf16[16384,1024]", "--training")
+    assert "backward" in trained.output
+
+
 def test_explain_says_what_and_why():
     result = invoke("explain", f"{PROGRAM}:layer_norm", "--shapes", f"{SHAPES} bias=fp32[128]")
     assert result.exit_code == 0, result.output

@@ -47,7 +47,7 @@ class Kernel:
 def parse(text: str) -> Kernel:
     """The aliases of a kernel, each resolved as it stands."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text)
-    code = code[code.index("namespace {") :]
+    code = code[code.index("namespace program {") :]
     aliases: dict[str, Type] = {}
     for name, definition in re.findall(r"using (\w+) = ?\s*([^;]*);", code):
         assert name not in aliases, f"{name} is declared twice"

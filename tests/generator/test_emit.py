@@ -141,7 +141,7 @@ def test_constants_of_the_kernel_are_those_of_the_plan(name: str) -> None:
         assert numbers["TileSlots"] == [chosen.tile_slots]
         assert numbers["Gemm"] in ([chosen.spec.n], [chosen.spec.n, chosen.spec.products])
         assert source.text.startswith(f"// {source.name}\n")
-        assert f"COMFUSE_EXPORT({source.name}, Kernel)\n" in source.text
+        assert f"COMFUSE_EXPORT({source.name}, program::Kernel)\n" in source.text
         tile = f"{chosen.tile_m}x{chosen.tile_n}x{chosen.tile_k}_c1x{chosen.cluster_n}_{chosen.schedule}"
         assert re.fullmatch(rf"cf_sm90_gemm_[a-z0-9_]+_{tile}_[0-9a-f]{{8}}", source.name)
 

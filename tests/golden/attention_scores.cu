@@ -1,10 +1,10 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong2_9bf2ea45
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong2_3dd0c6fa
 //   x = where(row >= column, a @ b.mT * scale, -inf)
 //   p = exp(x - max(x)) * reciprocal(sumexp(x))
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 using scale = cf::Scalar<0>;
 
@@ -26,5 +26,5 @@ using Kernel =
     cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2048, 1, cf::KMajor, cf::KMajor, /*Batched=*/true>,
                         cf::Cooperative<128, 128, 64, 2>, cf::Cluster<1, 2>, cf::Stages<7>, cf::TileSlots<0>,
                         cf::Operands<>, cf::Program<Phase0, Phase1>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong2_9bf2ea45, Kernel)
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong2_3dd0c6fa, program::Kernel)

@@ -1,9 +1,9 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_6e2df7dd
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_c1275078
 //   y = a @ b.T + bias
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 using bias = cf::RowVector<0, cf::bf16>;
 
@@ -14,5 +14,5 @@ using Phase0 = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>, cf::Effects<cf:
 using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/4096, 1, cf::KMajor, cf::MNMajor>,
                                    cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>, cf::Stages<7>,
                                    cf::TileSlots<0>, cf::Operands<bias>, cf::Program<Phase0>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_6e2df7dd, Kernel)
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_c1275078, program::Kernel)

@@ -1,10 +1,10 @@
-// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_406c4e46
+// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_b31f79f0
 //   loss = where(target != ignore_index, logsumexp(a @ b.T) - sum(where(column == target, a @ b.T, 0)), 0)
 //   lse = logsumexp(a @ b.T)
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 using target = cf::ColumnVector<0, cf::int64>;
 using ignore_index = cf::Scalar<0>;
@@ -28,5 +28,5 @@ using RowTail =
 using Kernel =
     cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/32000>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
                         cf::Stages<7>, cf::TileSlots<0>, cf::Operands<target>, cf::Program<Phase0, RowTail>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_406c4e46, Kernel)
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_b31f79f0, program::Kernel)

@@ -1,10 +1,10 @@
-// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_86c16137
+// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_f7caf1eb
 //   dx = gelu_backward(a @ b.T, x)
 //   dbias = col_sum(dx)
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 using x = cf::Tile<0, cf::bf16>;
 
@@ -20,5 +20,5 @@ using ColTail = cf::ColTail<cf::Effects<cf::RowStore<1, cf::fp32, cf::ColStat<0,
 using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/4096, 1, cf::KMajor, cf::MNMajor>,
                                    cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>, cf::Stages<6>,
                                    cf::TileSlots<7>, cf::Operands<x>, cf::Program<Phase0, ColTail>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_86c16137, Kernel)
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_f7caf1eb, program::Kernel)

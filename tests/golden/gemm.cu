@@ -1,9 +1,9 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_d47c0259
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_d287dedd
 //   y = a @ b.T
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 // phase 0
 using Phase0 =
@@ -12,5 +12,5 @@ using Phase0 =
 using Kernel =
     cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/4096>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
                         cf::Stages<7>, cf::TileSlots<0>, cf::Operands<>, cf::Program<Phase0>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_d47c0259, Kernel)
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_d287dedd, program::Kernel)

@@ -1,9 +1,9 @@
-// cf_sm90_gemm_fp16_128x128x64_c1x2_pingpong_f792f6e6
+// cf_sm90_gemm_fp16_128x128x64_c1x2_pingpong_ca332c3d
 //   y = gelu(a @ b.T + bias)
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 using bias = cf::RowVector<0, cf::fp32>;
 
@@ -14,5 +14,5 @@ using Phase0 = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>, cf::Effects<cf:
 using Kernel =
     cf::sm90::FusedGemm<cf::Gemm<cf::fp16, /*N=*/3072>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
                         cf::Stages<7>, cf::TileSlots<0>, cf::Operands<bias>, cf::Program<Phase0>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_fp16_128x128x64_c1x2_pingpong_f792f6e6, Kernel)
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_fp16_128x128x64_c1x2_pingpong_ca332c3d, program::Kernel)

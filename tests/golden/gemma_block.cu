@@ -1,10 +1,10 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_cd7e361a
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_3355045c
 //   h = a @ b.T * rsqrt(sumsq(a @ b.T) * 0.000434027778 + eps) * (post_weight + weight_offset) + residual
 //   y = h * rsqrt(sumsq(h) * 0.000434027778 + eps) * (pre_weight + weight_offset)
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 using residual = cf::Tile<0, cf::bf16>;
 using post_weight = cf::RowVector<1, cf::bf16>;
@@ -35,5 +35,5 @@ using Kernel =
     cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2304>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
                         cf::Stages<6>, cf::TileSlots<8>, cf::Operands<residual, post_weight, pre_weight>,
                         cf::Program<Phase0, Phase1, Phase2>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_cd7e361a, Kernel)
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_3355045c, program::Kernel)

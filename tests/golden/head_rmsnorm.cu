@@ -1,10 +1,10 @@
-// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_0b4206fa
+// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_77416fa2
 //   rrms = rsqrt(group_sumsq(a @ b.T) * 0.0078125 + eps)
 //   y = a @ b.T * rrms * weight
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 using weight = cf::RowVector<0, cf::bf16>;
 using eps = cf::Scalar<0>;
@@ -25,5 +25,5 @@ using Phase1 = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>,
 using Kernel =
     cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/4096>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
                         cf::Stages<7>, cf::TileSlots<0>, cf::Operands<weight>, cf::Program<Phase0, Phase1>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_0b4206fa, Kernel)
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_77416fa2, program::Kernel)

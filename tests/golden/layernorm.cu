@@ -1,11 +1,11 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_af8750a7
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_d721e945
 //   x = a @ b.T + bias + residual
 //   rstd = rsqrt(var(x) + eps)
 //   y = (x * rstd - mean(x) * rstd) * ln_weight + ln_bias
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 using bias = cf::RowVector<0, cf::bf16>;
 using residual = cf::Tile<1, cf::bf16>;
@@ -29,5 +29,5 @@ using Kernel =
     cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/1024>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
                         cf::Stages<6>, cf::TileSlots<8>, cf::Operands<bias, residual, ln_weight, ln_bias>,
                         cf::Program<Phase0, Phase1>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_af8750a7, Kernel)
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_d721e945, program::Kernel)

@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_e4m3_fp32_128x256x64_c1x2_cooperative_5b5407b5
+// cf_sm90_gemm_bf16_e4m3_fp32_128x256x64_c1x2_cooperative_ef31debf
 //   x = a @ b.T + residual
 //   rstd = rsqrt(var(x) + eps)
 //   y = (x * rstd - mean(x) * rstd) * ln_weight + ln_bias
@@ -7,7 +7,7 @@
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 using residual = cf::Tile<0, cf::bf16>;
 using ln_weight = cf::RowVector<1, cf::bf16>;
@@ -41,5 +41,5 @@ using Kernel =
     cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/4096>, cf::Cooperative<128, 256, 64>, cf::Cluster<1, 2>,
                         cf::Stages<4>, cf::TileSlots<4>, cf::Operands<residual, ln_weight, ln_bias>,
                         cf::Program<Phase0, Phase1, Phase2>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_e4m3_fp32_128x256x64_c1x2_cooperative_5b5407b5, Kernel)
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_e4m3_fp32_128x256x64_c1x2_cooperative_ef31debf, program::Kernel)

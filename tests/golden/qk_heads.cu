@@ -1,10 +1,10 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_6a3a78ab
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_faa09d30
 //   q = a @ b.T + bias
 //   q in heads of 128 columns
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 using bias = cf::RowVector<0, cf::bf16>;
 
@@ -16,5 +16,5 @@ using Phase0 =
 using Kernel =
     cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/4096>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
                         cf::Stages<7>, cf::TileSlots<0>, cf::Operands<bias>, cf::Program<Phase0>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_6a3a78ab, Kernel)
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_faa09d30, program::Kernel)

@@ -1,9 +1,9 @@
-// cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_d7dc70b3
+// cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_7506d36e
 //   y = a @ b.T * rsqrt(sumsq(a @ b.T) * 0.000244140625 + eps) * (rms_weight + weight_offset) + residual
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 using residual = cf::Tile<0, cf::bf16>;
 using rms_weight = cf::RowVector<1, cf::bf16>;
@@ -25,5 +25,5 @@ using Phase1 =
 using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/4096>, cf::Cooperative<128, 256, 64>,
                                    cf::Cluster<1, 2>, cf::Stages<4>, cf::TileSlots<4>,
                                    cf::Operands<residual, rms_weight>, cf::Program<Phase0, Phase1>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_d7dc70b3, Kernel)
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_7506d36e, program::Kernel)

@@ -1,10 +1,10 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_f1b4804f
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_4f98addc
 //   x = a @ b.T + residual
 //   y = x * rsqrt(sumsq(x) * 0.00048828125 + eps) * (rms_weight + weight_offset)
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 using residual = cf::Tile<0, cf::bf16>;
 using rms_weight = cf::RowVector<1, cf::bf16>;
@@ -27,5 +27,5 @@ using Phase1 =
 using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2048>, cf::Pingpong<128, 128, 64>,
                                    cf::Cluster<1, 2>, cf::Stages<6>, cf::TileSlots<8>,
                                    cf::Operands<residual, rms_weight>, cf::Program<Phase0, Phase1>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_f1b4804f, Kernel)
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_4f98addc, program::Kernel)

@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_5ab705f0
+// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_4797705e
 //   y = silu(a @ b.T * row_scale + bias)
 //   y_wide = y
 //   peak = max(abs(y))
@@ -6,7 +6,7 @@
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 using row_scale = cf::ColumnVector<0, cf::fp32>;
 using bias = cf::RowVector<1, cf::fp32>;
@@ -32,5 +32,5 @@ using RowTail =
 using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/200>, cf::Pingpong<128, 128, 64>,
                                    cf::Cluster<1, 2>, cf::Stages<7>, cf::TileSlots<0>,
                                    cf::Operands<row_scale, bias>, cf::Program<Phase0, RowTail>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_5ab705f0, Kernel)
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_4797705e, program::Kernel)

@@ -1,10 +1,10 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_63f5d168
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong2_27d41032
 //   masked = a @ b.T * scale + mask
 //   y = exp(masked - max(masked)) * reciprocal(sumexp(masked))
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 using mask = cf::Tile<0, cf::fp32>;
 using scale = cf::Scalar<0>;
@@ -23,7 +23,7 @@ using Phase1 = cf::Phase<cf::Tiles<>, cf::Columns<peak, total_inverse>, cf::Lets
                          cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
 
 using Kernel =
-    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2048>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
-                        cf::Stages<6>, cf::TileSlots<4>, cf::Operands<mask>, cf::Program<Phase0, Phase1>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_63f5d168, Kernel)
+    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2048>, cf::Cooperative<128, 128, 64, 2>, cf::Cluster<1, 2>,
+                        cf::Stages<6>, cf::TileSlots<2>, cf::Operands<mask>, cf::Program<Phase0, Phase1>>;
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong2_27d41032, program::Kernel)

@@ -1,11 +1,11 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_2d1ed848
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_01adae2c
 //   x = a @ b.T + bias + residual
 //   rstd = rsqrt(var(x) + eps)
 //   y = x * rstd - mean(x) * rstd
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 using bias = cf::RowVector<0, cf::bf16>;
 using residual = cf::StridedTile<1, cf::bf16>;
@@ -26,5 +26,5 @@ using Phase1 = cf::Phase<cf::Tiles<>, cf::Columns<rstd, mean_scaled>, cf::Lets<>
 using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/1001>, cf::Pingpong<128, 128, 64>,
                                    cf::Cluster<1, 2>, cf::Stages<7>, cf::TileSlots<0>,
                                    cf::Operands<bias, residual>, cf::Program<Phase0, Phase1>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_2d1ed848, Kernel)
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_01adae2c, program::Kernel)

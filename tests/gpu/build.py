@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from bench import ahead
 from tests.gpu import packs
-from tests.gpu.kernels import needed_by, sources_of
+from tests.gpu.kernels import built_by_passes, needed_by, sources_of
 
 
 class _Builder:
@@ -17,9 +18,14 @@ class _Builder:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         sources = sources_of(*needed_by(session.items))
-        results = packs.build_all(sources, lambda line: print(line, flush=True))
-        self.failed = sum(isinstance(r, Exception) for r in results.values())
-        print(f"{len(results) - self.failed} kernels, {self.failed} failed", flush=True)
+        results = list(packs.build_all(sources, _say).values())
+        results += ahead.build_all(built_by_passes(session.items), _say).values()
+        self.failed = sum(isinstance(r, Exception) for r in results)
+        _say(f"{len(results) - self.failed} kernels, {self.failed} failed")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 if __name__ == "__main__":

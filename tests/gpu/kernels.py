@@ -46,6 +46,12 @@ def needed_by(items: Iterable[pytest.Item]) -> tuple[list[Planned], list[FusedSp
     return list({str(p): p for p in parameters if isinstance(p, Planned)}.values()), ahead
 
 
+def built_by_passes(items: Iterable[pytest.Item]) -> list[emit.KernelSource]:
+    """What the ``sources_ahead`` of the tests' modules name: for those that build through comfuse.build."""
+    modules = {i.module.__name__: i.module for i in items if isinstance(i, pytest.Function)}
+    return [s for m in modules.values() if hasattr(m, "sources_ahead") for s in m.sources_ahead()]
+
+
 def sources_of(cases: Iterable[Planned], ahead: Iterable[FusedSpec]) -> list[emit.KernelSource]:
     """All sources that can be had.
 

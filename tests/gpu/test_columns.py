@@ -55,6 +55,29 @@ def test_against_float64(case: Case, kernels) -> None:
         check(t, run_kernel(kernels, t), f"M = {m}")
 
 
+# More row blocks than one merge takes: 258 of 128 rows, the last segment of one row block of one row.
+MANY = 256 * 128 + 128 + 1
+
+
+@pytest.mark.parametrize("case", [Case(COLUMN_PLAIN[0], 200), Case(COLUMN_PLAIN[1], 1096)], ids=str)
+def test_many_row_blocks_are_exact(case: Case, kernels) -> None:
+    t = make_tensors(case, MANY, 72, integers=True)
+    t.a[..., 2:] = 0
+    check_exact(t, run_kernel(kernels, t), f"M = {MANY}")
+
+
+@pytest.mark.parametrize("case", [Case(COLUMN_FIELDS, 200), Case(ALL_AXES, 200)], ids=str)
+def test_many_row_blocks_against_float64(case: Case, kernels) -> None:
+    t = make_tensors(case, MANY, 72, row_offset=2.0)
+    outputs = t.outputs()
+    call = caller(kernels, t, outputs)
+    call()
+    check(t, outputs.tiles, f"M = {MANY}")
+    first = [x.clone() for x in outputs.tiles]
+    for _ in range(3):
+        _again(outputs, call, first, f"M = {MANY} again")
+
+
 @pytest.mark.parametrize(
     "case", [Case(p, 200, schedule=s) for p in COLUMN_PLAIN[:2] for s in WIDE_SCHEDULES], ids=str
 )

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, fx
 from torch._guards import detect_fake_mode
 from torch._inductor import compile_fx
-from torch._inductor.fx_passes.post_grad import post_grad_passes
 from torch._inductor.virtualized import V
 
 
@@ -21,7 +20,7 @@ def _inner(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
     compile_fx.view_to_reshape(gm)
     placeholders = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
     with V.set_fake_mode(detect_fake_mode([*example_inputs, *placeholders])):
-        post_grad_passes(gm, is_inference=bool(options.get("is_inference")))
+        compile_fx._recursive_post_grad_passes(gm, is_inference=bool(options.get("is_inference")))
     gm.recompile()
 
     def run(arguments: list[Any]) -> Any:

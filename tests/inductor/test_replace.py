@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -178,11 +179,12 @@ def test_two_products_side_by_side() -> None:
         assert "comfuse.region_1.t1" in text
 
 
-def test_batches() -> None:
+@pytest.mark.parametrize("dynamic", [(), (0,)])
+def test_batches(dynamic: tuple[int, ...]) -> None:
     def fn(q: Tensor, k: Tensor) -> Tensor:
         return F.softmax(torch.bmm(q, k.transpose(1, 2)) * 0.25, -1)
 
-    assert "region_1.t0" in check_all(fn, (half(6, 24, 16), half(6, 32, 16)))
+    assert "region_1.t0" in check_all(fn, (half(6, 24, 16), half(6, 32, 16)), dynamic=dynamic)
 
 
 def test_a_weight_of_inner_size_first() -> None:
@@ -193,6 +195,31 @@ def test_a_weight_of_inner_size_first() -> None:
 
 
 # --- rows ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dynamic", [(), (0,), (0, 1)])
+def test_a_tile_with_its_rows_in_another_order(dynamic: tuple[int, ...]) -> None:
+    def fn(x: Tensor, w: Tensor, r: Tensor) -> Tensor:
+        return F.softmax(F.linear(x, w) + r.transpose(0, 1), -1)
+
+    def change(graph: Graph) -> None:
+        (anchor,) = products(graph)
+        found = behind(graph, anchor)
+        views = [node for node in found.inputs if node.target is aten.reshape.default or _moves_rows(node)]
+        read = [i for node in found.inputs for i in (node.all_input_nodes if node in views else [node])]
+        inputs = tuple(dict.fromkeys(read))
+        replace(graph, lowered(Candidate((anchor,), (*views, *found.nodes), inputs, found.outputs)))
+
+    args = half(24, 2, 64), half(64, 64), half(2, 24, 64)
+    text = check_all(fn, args, change=change, dynamic=dynamic)
+    assert "comfuse.region_1.t1" in text
+    # The tile is a view of three dimensions, and so is A: nothing is copied.
+    assert re.search(r"permute\.default\]\(args = \(%arg\d_1, \[1, 0, 2\]\)", text)
+    assert not re.search(r"reshape\.default\]\(args = \(%permute", text)
+
+
+def _moves_rows(node: Node) -> bool:
+    return node.target is aten.permute.default and node.args[1] == [1, 0, 2]
 
 
 @pytest.mark.parametrize("rows", [(1, 5), (5, 1), (3, 7), (48, 11)])

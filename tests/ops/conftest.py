@@ -18,6 +18,11 @@ def clean_counts() -> Iterator[None]:
     fallbacks.reset()
 
 
+@pytest.fixture
+def nothing_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFUSE_STRICT", "1")
+
+
 @pytest.fixture(scope="session")
 def loaded_host(tmp_path_factory: pytest.TempPathFactory) -> Host:
     folder = tmp_path_factory.getbasetemp()

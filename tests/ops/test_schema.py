@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from comfuse import fallbacks, ops, reference
-from comfuse.errors import ArgumentError, DTypeError, ShapeError, SpecError
+from comfuse.errors import ArgumentError, DTypeError, GradientError, ShapeError, SpecError
 from comfuse.generator import catalog
 from comfuse.generator.builder import SpecBuilder
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
@@ -135,11 +135,23 @@ def test_region_takes_any_spec(spec: FusedSpec) -> None:
     assert not fallbacks.counts()
 
 
-def test_outputs_do_not_require_gradients() -> None:
-    spec = sum_of(0)
-    a, b = tensors(spec, 2)
-    (y,) = ops.region(spec.text(), a, b, [], [1.0])
-    assert not y.requires_grad
+@pytest.mark.parametrize("count, outputs", [(1, 1), (1, 2), (7, 1)])
+@pytest.mark.parametrize("of", range(3))
+def test_a_spec_has_no_gradient(count: int, outputs: int, of: int) -> None:
+    """A region by all three ways, with each kind of tensor requiring a gradient."""
+    spec = sum_of(count, outputs)
+    given = tensors(spec, 2)
+    out = ops.region(spec.text(), *given[:2], given[2:], [1.0])
+    given[of].requires_grad_()
+    call = (spec.text(), *given[:2], given[2:], [1.0])
+    with pytest.raises(GradientError, match=r"region: a tensor requires a gradient"):
+        ops.region(*call)
+    with pytest.raises(GradientError, match=r"region_out: a tensor requires a gradient"):
+        ops.region_out(*call, out)
+    with torch.no_grad():
+        for y, expected in zip(ops.region(*call), out, strict=True):
+            assert torch.equal(y, expected)
+            assert not y.requires_grad
 
 
 def test_errors_are_typed() -> None:

@@ -73,8 +73,9 @@ def times_derivative(activation: str | None, grad: Tensor, kept: Tensor, *, resu
         return grad
     if kept.dtype != grad.dtype:
         return times_derivative(activation, grad.float(), kept.float(), result=result).to(grad.dtype)
+    if activation in FROM_RESULT and not result:
+        kept = ELEMENTWISE[activation](kept.float())
+        return times_derivative(activation, grad, kept, result=True)
     if activation in _KERNELS:
-        if activation in FROM_RESULT and not result:
-            kept = ELEMENTWISE[activation](kept)
         return _KERNELS[activation](grad, kept)
     return (grad.float() * _SLOPES[activation](kept.float())).to(grad.dtype)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,12 @@ class _Once(Function):
         raise GradientError(ctx.op, "its gradient has no gradient: it cannot be differentiated twice")
 
 
+def _no_autocast(device: str) -> AbstractContextManager[Any]:
+    if not torch.amp.is_autocast_available(device):  # "meta"
+        return nullcontext()
+    return torch.autocast(device, enabled=False)
+
+
 def once(op: str) -> Callable[[Backward], Backward]:
     """For the backward of a Function: runs it outside of autocast, and refuses a second derivative.
 
@@ -41,7 +48,7 @@ def once(op: str) -> Callable[[Backward], Backward]:
     def decorate(backward: Backward) -> Backward:
         @functools.wraps(backward)
         def wrapper(ctx: Any, *grads: Tensor) -> Gradients:
-            with torch.no_grad(), torch.autocast(grads[0].device.type, enabled=False):
+            with torch.no_grad(), _no_autocast(grads[0].device.type):
                 gradients = backward(ctx, *grads)
             # A compiler refuses second derivatives by itself.
             if torch.is_grad_enabled() and not torch.compiler.is_compiling():

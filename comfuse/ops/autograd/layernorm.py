@@ -50,7 +50,7 @@ class _LayerNorm(Function):
         of_x, of_weight, of_bias, of_residual, of_ln_weight, of_ln_bias, _ = ctx.needs_input_grad
         inside = of_x or of_weight or of_bias or of_residual
         asked = [inside, of_ln_weight, of_ln_bias]
-        d, d_ln_weight, d_ln_bias = _norm(grad, pre, mean, rstd, ln_weight, ln_bias, asked)
+        d, d_ln_weight, d_ln_bias = of_norm(grad, pre, mean, rstd, ln_weight, ln_bias, asked)
         dx = dw = dbias = dresidual = None
         if inside:
             dx, dw = of_product(d, x, weight, of_x, of_weight)
@@ -67,7 +67,7 @@ class _LayerNorm(Function):
         )
 
 
-def _norm(
+def of_norm(
     grad: Tensor,
     pre: Tensor,
     mean: Tensor,
@@ -83,7 +83,7 @@ def _norm(
         grad, pre = grad.float(), pre.float()
         weight, bias = (None if t is None else t.float() for t in (weight, bias))
     d, d_weight, d_bias = torch.ops.aten.native_layer_norm_backward(
-        grad, pre, [pre.shape[-1]], mean.unsqueeze(-1), rstd.unsqueeze(-1), weight, bias, asked
+        grad.contiguous(), pre, [pre.shape[-1]], mean.unsqueeze(-1), rstd.unsqueeze(-1), weight, bias, asked
     )
     return d.to(dtype) if asked[0] else d, d_weight, d_bias
 

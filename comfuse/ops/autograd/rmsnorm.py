@@ -55,7 +55,7 @@ class _RMSNorm(Function):
         d = d_rms_weight = None
         if inside or of_rms_weight:
             asked = [inside, of_rms_weight]
-            d, d_rms_weight = _norm(grad, pre, rrms, rms_weight, ctx.weight_offset, asked)
+            d, d_rms_weight = of_norm(grad, pre, rrms, rms_weight, ctx.weight_offset, asked)
         dx = dw = dbias = dresidual = None
         if inside:
             dx, dw = of_product(d, x, weight, of_x, of_weight)
@@ -66,7 +66,7 @@ class _RMSNorm(Function):
         return dx, dw, dbias, dresidual, of_rms, None, None, None
 
 
-def _norm(
+def of_norm(
     grad: Tensor, pre: Tensor, rrms: Tensor, weight: Tensor | None, offset: float, asked: list[bool]
 ) -> tuple[Any, Any]:
     """The gradients of what the norm read, in its dtype, and of its weight, as far as asked."""
@@ -76,8 +76,8 @@ def _norm(
         weight = None if weight is None else weight.float() + offset
     rrms = rrms.unsqueeze(-1)
     if grad.is_cuda:
-        size = [pre.shape[-1]]
-        d, d_weight = torch.ops.aten._fused_rms_norm_backward(grad, pre, size, rrms, weight, asked)
+        backward = torch.ops.aten._fused_rms_norm_backward
+        d, d_weight = backward(grad.contiguous(), pre, [pre.shape[-1]], rrms, weight, asked)
     else:
         d, d_weight = _composed(grad, pre, rrms, weight)
     return d.to(dtype) if asked[0] else None, d_weight

@@ -1,0 +1,146 @@
+"""The kernels of a graph's regions: built, all at once, before its compiled function first runs.
+
+What ``COMFUSE_JIT`` says decides what happens to kernels that are not built yet: ``auto`` and ``require``
+build them now, ``off`` leaves their regions to TorchInductor, and ``background`` does so until they are
+built (:mod:`comfuse.inductor.background`).  A region on a GPU is fused only if its kernels can be launched:
+its call never runs the float32 reference.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from comfuse import fallbacks, settings
+from comfuse.build import Source, find_built, jobs_that_fit, task
+from comfuse.build.binding import NAME as BINDING
+from comfuse.build.binding import build_binding, find_binding
+from comfuse.build.parallel import Task, run_all
+from comfuse.build.progress import BuildEvent, Display, Progress
+from comfuse.errors import BuildError, ComFuseError, ToolchainError
+from comfuse.frontend.calls import steps
+from comfuse.generator.plan import plan
+from comfuse.inductor import background
+from comfuse.inductor.candidate import Found
+from comfuse.inductor.choose import row_classes
+from comfuse.inductor.policy import Policy
+from comfuse.inductor.verdict import Verdict
+from comfuse.ops import resolver
+
+_REFUSED: dict[
+    str, str
+] = {}  # what the compiler said of the kernels that it refused, by name: once is enough
+
+
+def settle(chosen: Sequence[tuple[Found, Verdict]], policy: Policy, *, build: bool = True) -> list[Verdict]:
+    """The verdicts of a graph's regions, once it is known which of their kernels are there to run.
+
+    Builds what is missing where the JIT mode says so; without ``build``, takes for built what it would
+    build.  A region whose kernels cannot be had is left to TorchInductor, with the compiler's message, and
+    counted as a fallback.
+
+    Raises:
+        ToolchainError: there is no compiler, and the mode is ``require``.
+        FallbackError: a kernel cannot be built, and ``COMFUSE_STRICT`` is 1.
+        KeyboardInterrupt: the builds under way have been ended.
+    """
+    mode = policy.jit or settings.jit()
+    if not build and mode != "off":
+        return [verdict for _, verdict in chosen]
+    on_gpu = [i for i, (found, verdict) in enumerate(chosen) if verdict.fused and runs_on_gpu(found)]
+    tasks = {i: tasks_of(chosen[i][0]) for i in on_gpu}
+    missing = {name: one for needed in tasks.values() for name, one in needed.items() if one is not None}
+    reasons: dict[str, str] = {}  # why a kernel is not there, by its name
+    if mode == "background":
+        reasons = background.start(missing.values())
+    elif mode == "off":
+        reasons = {name: f"{name} is not built, and COMFUSE_JIT is off" for name in missing}
+    elif missing:
+        reasons = _build(tuple(missing.values()), required=mode == "require")
+    verdicts = [verdict for _, verdict in chosen]
+    for i, needed in tasks.items():
+        reason = next((reasons[name] for name in needed if name in reasons), "") or _unregistered(
+            chosen[i][0]
+        )
+        if reason:
+            verdicts[i] = replace(verdicts[i], fused=False, reason=reason)
+    return verdicts
+
+
+def runs_on_gpu(found: Found) -> bool:
+    """Whether the region's tensors are on a GPU, where it runs kernels."""
+    return torch.cuda.is_available() and _device(found).type == "cuda"
+
+
+def tasks_of(found: Found) -> dict[str, Task[Any] | None]:
+    """What a region on a GPU needs, by name: how to build it, or None where it is built."""
+    binding = Task(BINDING, _build_binding) if find_binding() is None else None
+    needed: dict[str, Task[Any] | None] = {BINDING: binding}
+    for source in sources(found):
+        needed[source.name] = task(source) if find_built(source) is None else None
+    return needed
+
+
+def sources(found: Found) -> list[Source]:
+    """The kernels of a region, for all numbers of rows that may come."""
+    from comfuse.generator.emit import emit  # its template engine is not needed before the first build
+
+    gpu = resolver.planner_gpu(_index(found))
+    specs = [step.stage.spec for step in steps(found.lowered.spec)]
+    return [emit(plan(spec, gpu, hint)) for spec in specs for hint in row_classes(found)]
+
+
+def _device(found: Found) -> torch.device:
+    return found.candidate.anchors[0].meta["val"].device
+
+
+def _index(found: Found) -> int:
+    index = _device(found).index
+    return torch.cuda.current_device() if index is None else index
+
+
+def _build(tasks: Sequence[Task[Any]], *, required: bool) -> dict[str, str]:
+    """Builds everything at once; why some failed, by name, which is counted."""
+    failed = {one.name: _REFUSED[one.name] for one in tasks if one.name in _REFUSED}
+    for name, error in _errors([one for one in tasks if one.name not in _REFUSED]):
+        if required and isinstance(error, ToolchainError):
+            raise error
+        if isinstance(error, BuildError):
+            _REFUSED[name] = str(error)
+        failed[name] = str(error)
+    for reason in dict.fromkeys(failed.values()):
+        fallbacks.record("torch.compile", reason)
+    return failed
+
+
+def _errors(tasks: Sequence[Task[Any]]) -> list[tuple[str, ComFuseError]]:
+    if not tasks:
+        return []
+    jobs = jobs_that_fit()
+    with Display([one.name for one in tasks], jobs) as display:
+        outcomes = run_all(tasks, jobs=jobs, progress=display)
+    return [(one.name, e) for one, e in zip(tasks, outcomes, strict=True) if isinstance(e, ComFuseError)]
+
+
+def _build_binding(progress: Progress) -> Any:
+    began = time.monotonic()
+    path = build_binding(lambda: progress(BuildEvent(BINDING, "compiling", time.monotonic() - began)))
+    progress(BuildEvent(BINDING, "done", time.monotonic() - began))
+    return path
+
+
+def _unregistered(found: Found) -> str:
+    """Registers the kernels of a region, which are built.  Why that is not possible, or an empty string."""
+    device = _index(found)
+    for step in steps(found.lowered.spec):
+        for hint in row_classes(found):
+            answer = resolver.resolve(step.text, resolver.M_CLASSES[-1] + 1 if hint is None else hint, device)
+            if answer != 0:
+                reason = answer if isinstance(answer, str) else resolver.refusal(step.text, hint, device)
+                fallbacks.record("torch.compile", reason)
+                return reason
+    return ""

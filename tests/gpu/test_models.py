@@ -1,0 +1,225 @@
+"""Published models through ``torch.compile`` with ComFuse on the GPU, against float64.
+
+Their kernels are built by `python -m tests.gpu.build`, or else by the first compile that needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs the dev or the bench extra")
+
+from bench.models import MODELS, ahead
+from bench.models.step import Step, allowed, beyond, distances, truth
+from comfuse import fallbacks
+from comfuse.generator.emit import KernelSource
+from comfuse.inductor import log
+from comfuse.inductor.entrances import backend
+from tests.inductor.distributed import STEPS, Run, curves, deviation, reference
+
+pytestmark = pytest.mark.gpu
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and the fewest of its GEMMs, forward and backward, that have to be fused."""
+
+    model: str
+    training: bool
+    fused: int
+
+    def __str__(self) -> str:
+        return f"{self.model}-{'training' if self.training else 'inference'}"
+
+    def step(self, *, device: str = "cuda", dropout: bool = False) -> Step:
+        model = MODELS[self.model]
+        return Step.of(model, model.middle, training=self.training, device=device, dropout=dropout)
+
+
+CASES = (
+    Case("encoder_layer", False, 3), Case("encoder_layer", True, 6),
+    Case("graph_network", False, 2), Case("graph_network", True, 4),
+    Case("dlrm_mlp", False, 4), Case("dlrm_mlp", True, 7),
+    Case("bert_large", False, 3), Case("bert_large", True, 6),
+    Case("olmo2_7b", False, 6), Case("olmo2_7b", True, 9),
+    Case("gemma2_9b", False, 4), Case("gemma2_9b", True, 7),
+    Case("llama3_8b", False, 4), Case("llama3_8b", True, 7),
+    Case("gpt2", False, 3), Case("gpt2", True, 6),
+)  # fmt: skip
+BERT, BERT_TRAINING = CASES[6], CASES[7]
+NETWORK, NETWORK_TRAINING = CASES[2], CASES[3]
+
+
+def sources_ahead() -> list[KernelSource]:
+    made = []
+    for case in CASES:
+        model = MODELS[case.model]
+        step = ahead.step_of(model, model.middle, training=case.training)
+        made += ahead.kernels_of(ahead.explained(step, force=True), ahead.planned_gpu())
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is compiled, and nothing comes from a cache: a graph from there has no verdicts."""
+    monkeypatch.setenv("COMFUSE_STRICT", "1")
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch._dynamo.reset()
+    log.clear()
+    fallbacks.reset()
+    with torch._inductor.config.patch(force_disable_caches=True):
+        yield
+    assert fallbacks.counts() == {}
+    torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _compile(module: torch.nn.Module, **options: Any) -> Any:
+    options = {"dynamic": False, **options}
+    return torch.compile(module, backend=backend, options={"force": True}, fullgraph=True, **options)
+
+
+def _inductor(module: torch.nn.Module) -> Any:
+    return torch.compile(module, fullgraph=True, dynamic=False)
+
+
+def _results(step: Step, compile_module: Callable[[torch.nn.Module], Any]) -> dict[str, torch.Tensor]:
+    torch._dynamo.reset()
+    own = step.copy()
+    return own.results(compile_module(own.module))
+
+
+def _fused() -> int:
+    return sum(v.fused for v in log.verdicts())
+
+
+def _said() -> str:
+    return "\n".join(
+        f"{v.anchor} {v.shape} {'fused' if v.fused else 'left'}: {v.reason}" for v in log.verdicts()
+    )
+
+
+def _check(step: Step, least: int) -> None:
+    """Right against float64, with at least so many GEMMs fused."""
+    exact = truth(step)
+    bounds = allowed(step.copy().results(), exact)
+    errors = distances(_results(step, _compile), exact)
+    assert _fused() >= least, _said()
+    if beyond(errors, bounds):
+        inductor = distances(_results(step, _inductor), exact)
+        bounds = {name: max(bound, 1.1 * inductor[name]) for name, bound in bounds.items()}
+    assert beyond(errors, bounds) == []
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_values_and_gradients(case: Case) -> None:
+    _check(case.step(), case.fused)
+
+
+def test_dropout_draws_what_inductor_alone_draws() -> None:
+    """From the same seed.
+
+    Each may be as far from float64 as is allowed without dropout; between them twice as much.
+    """
+    plain = BERT_TRAINING.step()
+    bounds = {n: 2 * b for n, b in allowed(plain.copy().results(), truth(plain)).items()}
+    step = BERT_TRAINING.step(dropout=True)
+
+    def seeded(compile_module: Any, seed: int = 5) -> dict[str, torch.Tensor]:
+        def compiled(module: torch.nn.Module) -> Any:
+            made = compile_module(module)
+            torch.manual_seed(seed)
+            return made
+
+        return _results(step, compiled)
+
+    exact = {n: x.double() for n, x in seeded(_inductor).items()}
+    assert beyond(distances(seeded(_compile), exact), bounds) == []
+    assert _fused() >= BERT_TRAINING.fused, _said()
+    assert beyond(distances(seeded(_compile, 6), exact), bounds) != []
+
+
+def test_one_graph_serves_all_numbers_of_rows() -> None:
+    """Also with the kernels for few rows, which the launch chooses."""
+    step = NETWORK.step()
+    (edges,) = step.inputs
+    compiled = _compile(step.module, dynamic=True)
+    graphs = 0
+    for m in (20_000, 3, 130, 511, 4097, 2):
+        part = Step(step.module, (edges[:m],), False)
+        exact = truth(part)
+        assert beyond(distances(part.results(compiled), exact), allowed(part.results(), exact)) == [], m
+        graphs = graphs or len(log.compiles())
+    assert len(log.compiles()) == graphs
+    assert _fused() >= 2, _said()
+
+
+@pytest.mark.parametrize("case", [BERT, BERT_TRAINING], ids=str)
+def test_replays_of_a_cuda_graph_follow_their_inputs(case: Case) -> None:
+    step = case.step()
+    call = step.call(_compile(step.module))
+    for _ in range(2):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = call()
+    for seed in range(2):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            step.inputs[0].copy_(torch.randn_like(step.inputs[0]))
+        graph.replay()
+        found = [x.clone() for x in replayed]
+        expected = call()
+        for name, x, y in zip(step.names, found, expected, strict=True):
+            # Sums over all rows, of weights' gradients, may run in another order in cuBLAS.
+            assert (x.double() - y.double()).norm() <= 2.0**-8 * y.double().norm(), name
+    assert _fused() >= case.fused, _said()
+
+
+def test_two_streams_at_once() -> None:
+    """The exchange between the CTAs of a row group must not meet that of another stream."""
+    steps = [BERT.step(), NETWORK.step()]
+    calls = [step.call(_compile(step.module)) for step in steps]
+    expected = [call()[0].clone() for call in calls]
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    torch.cuda.synchronize()
+    results: list[tuple[int, torch.Tensor]] = []
+    for _ in range(10):
+        for i, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                results.append((i % 2, calls[i % 2]()[0]))
+    torch.cuda.synchronize()
+    for i, result in results:
+        assert torch.equal(result, expected[i])
+
+
+two_gpus = pytest.mark.skipif(
+    torch.cuda.device_count() < 2, reason=f"needs two GPUs, has {torch.cuda.device_count()}"
+)
+
+
+@two_gpus
+@pytest.mark.parametrize("case", [BERT, NETWORK_TRAINING], ids=str)
+def test_on_another_device_than_the_current_one(case: Case) -> None:
+    with torch.cuda.device(0):
+        _check(case.step(device="cuda:1"), case.fused)
+
+
+@two_gpus
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])
+def test_losses_follow_those_of_the_unfused_model(wrapper: Any, tmp_path: Path) -> None:
+    """No further from float32 than twice the unfused model, or than bf16 rounds."""
+    runs = [Run(wrapper, fused, "cuda", interpreted=False, middle=True) for fused in (False, True)]
+    unfused, fused = curves(runs, tmp_path)
+    exact = reference(Run(None, False, "cuda", middle=True))
+    assert len(fused) == STEPS
+    assert exact[-1] < 0.95 * exact[0]
+    assert fused != unfused, "nothing was fused"
+    assert deviation(fused, exact) <= max(2 * deviation(unfused, exact), 2.0**-8)

@@ -1,0 +1,229 @@
+"""Which regions are fused: as measured where it was measured, and by the model everywhere else."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bench import programs
+from bench.workloads import NormWorkload, Workload, by_name
+from comfuse.frontend import trace_region
+from comfuse.generator.plan import plan
+from comfuse.generator.spec import DType, FusedSpec, Node, Output
+from comfuse.inductor import choose, estimate, measured
+from comfuse.inductor.measured import Correction, Kind, Row
+from comfuse.inductor.policy import Policy
+from comfuse.ops import resolver
+from tests.inductor.regions import found, half
+
+RESULTS = Path(__file__).parents[2] / "bench" / "results"
+FILES = {
+    "graphs": ["graphs-20261129-225231-19c2260", "graphs-20261129-225054-19c2260"],
+    "postnorm": ["postnorm-20261129-210549-621ddbf"],
+    "plain_gemm": ["plain_gemm-20261129-210955-621ddbf"],
+}
+ROWS = [pytest.param(row, id=row.workload) for row in measured.ROWS]
+
+
+def meta(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.bfloat16, device="meta")
+
+
+@lru_cache
+def spec_of(name: str) -> FusedSpec:
+    """The region that the bench measured."""
+    if name.startswith("plain_gemm"):
+        m, n, k = map(int, name.rsplit("-", 1)[1].split("x"))
+        return trace_region(F.linear, [meta(m, k), meta(n, k)]).spec
+    workload = by_name(name)
+    return trace_region(programs.program(workload), list(inputs(workload))).spec
+
+
+def inputs(w: Workload) -> tuple[Tensor | None, ...]:
+    if not isinstance(w, NormWorkload):
+        return programs.make_inputs(w, device="meta").tensors()
+    bias = meta(w.n) if w.bias else None
+    residual = meta(w.m, w.n) if w.residual else None
+    shift = meta(w.n) if w.norm == "layernorm" else None
+    return meta(w.m, w.k), meta(w.n, w.k), bias, residual, meta(w.n), shift
+
+
+def times(row: Row) -> dict[str, float]:
+    """Median times by provider, of the first of the files that has ComFuse's."""
+    family, workload = row.workload.split("-")[0], row.workload
+    if family == "plain_gemm":
+        workload = workload.replace("plain_gemm", "postnorm")
+    for name in FILES[family]:
+        found: dict[str, list[float]] = defaultdict(list)
+        for line in (RESULTS / f"{name}.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            if record["record"] == "row" and record["workload"] == workload and record["us"]:
+                found[record["provider"]].append(record["us"])
+        if "comfuse" in found or family == "plain_gemm":
+            return {provider: median(us) for provider, us in found.items()}
+    raise AssertionError(f"{row.workload} was not measured")
+
+
+def gemm(spec: FusedSpec) -> FusedSpec:
+    return FusedSpec(spec.n, spec.k, DType.BF16, (), (Node("acc", "gemm"),), (Output("y", 0, DType.BF16),))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_what_is_said_to_be_measured_stands_in_the_results(row: Row) -> None:
+    us = times(row)
+    own = [us[p] for p in us if p == "comfuse" or p.startswith("own-")]
+    inductor = [us[p] for p in us if p.startswith("inductor")]
+    assert row.gemm_us == pytest.approx(us["mm"], abs=0.06)
+    assert row.fused_us == pytest.approx(min(own), abs=0.06)
+    assert row.unfused_us == (pytest.approx(min(inductor), abs=0.06) if inductor else None)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_what_is_said_to_be_predicted_is_predicted(row: Row) -> None:
+    m, n, k = row.shape
+    spec = spec_of(row.workload)
+    assert (spec.n, spec.k) == (n, k)
+    assert row.predicted_us == pytest.approx(plan(spec, "h200", m).predicted_us, rel=0.04)
+    alone = spec.products * plan(gemm(spec), "h200", m).predicted_us
+    assert row.predicted_gemm_us == pytest.approx(alone, rel=0.04)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_model_is_near_to_what_was_measured(row: Row) -> None:
+    found = estimate.estimate(spec_of(row.workload), row.shape[0])
+    assert found.kind is row.kind
+    assert found.fused_us == pytest.approx(row.fused_us, rel=0.08)
+    if row.unfused_us is not None:
+        # It may be too kind to TorchInductor, but not too unkind.
+        assert 0.65 * row.unfused_us < found.unfused_us < 1.03 * row.unfused_us
+
+
+@pytest.mark.parametrize("row", [r for r in measured.ROWS if r.unfused_us], ids=lambda r: r.workload)
+def test_where_both_were_measured_the_faster_is_chosen(row: Row) -> None:
+    assert row.unfused_us is not None
+    found = estimate.estimate(spec_of(row.workload), row.shape[0])
+    assert (found.fused_us < 0.99 * found.unfused_us) == (row.fused_us < row.unfused_us)
+
+
+@pytest.mark.parametrize(
+    "m, n, k, function, template, fused",
+    [
+        (16384, 1024, 1024, "layer_norm", False, True),
+        (16384, 1024, 1024, "layer_norm", True, True),
+        (327680, 512, 512, "layer_norm", False, True),
+        (1, 4096, 4096, "layer_norm", False, False),  # a library divides K where there are few tiles
+        (16384, 4096, 1024, "gelu", False, True),
+        (16384, 4096, 1024, "gelu", True, True),  # TorchInductor's own GEMMs are slower than the library's
+        (16, 4096, 4096, "gelu", True, False),
+        (16384, 4096, 1024, "linear", False, False),  # nothing to gain
+        (16, 4096, 4096, "gelu", False, False),
+    ],
+)
+def test_the_model_elsewhere(m: int, n: int, k: int, function: str, template: bool, fused: bool) -> None:
+    functions: dict[str, Any] = {
+        "layer_norm": lambda x, w, b: F.layer_norm(F.linear(x, w, b), (n,)),
+        "gelu": lambda x, w, b: F.gelu(F.linear(x, w, b)),
+        "linear": F.linear,
+    }
+    spec = trace_region(functions[function], [meta(m, k), meta(n, k), meta(n)]).spec
+    found = estimate.estimate(spec, m, template=template)
+    assert (found.fused_us < 0.99 * found.unfused_us) == fused, found
+
+
+def test_a_class_that_was_slower_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Row("graphs-slow-8192x64x64", Kind.ROWS, 10.0, 20.0, 15.0, 10.0, 20.0)
+    monkeypatch.setattr(measured, "ROWS", (slow,))
+    assert measured.correction(Kind.ROWS, 64, 50).slower == slow.workload
+    assert measured.correction(Kind.ROWS, 64, 128).slower is None
+    assert measured.correction(Kind.COLUMNS, 64, 64) == Correction()
+    region = found(lambda x, w: F.layer_norm(x @ w, (64,)), half(256, 64), half(64, 64))
+    verdict = choose.verdict(region, Policy(gpu="h200"))
+    assert not verdict.fused
+    assert slow.workload in verdict.reason
+    assert choose.verdict(region, Policy(gpu="h200", force=True)).fused
+
+
+def test_unmeasured_classes_inherit_only_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = Row("graphs-fast-8192x64x64", Kind.ROWS, 10.0, 15.0, 30.0, 10.0, 20.0)
+    monkeypatch.setattr(measured, "ROWS", (fast,))
+    assert measured.correction(Kind.ROWS, 64, 64).excess_ps < 0
+    assert measured.correction(Kind.ROWS, 64, 1024).excess_ps == 0
+
+
+# --- verdicts -------------------------------------------------------------------------------------------
+
+
+def norm(x: Tensor, w: Tensor, residual: Tensor) -> Tensor:
+    return F.layer_norm(x @ w + residual, (w.shape[1],))
+
+
+def test_a_verdict_has_both_times_and_what_the_region_is() -> None:
+    region = found(norm, half(512, 256), half(256, 512), half(512, 512))
+    verdict = choose.verdict(region, Policy(gpu="h200"))
+    assert verdict.shape == (512, 512, 256)
+    assert verdict.location is not None
+    assert verdict.location.split("/")[-1].startswith("test_choose.py:")
+    assert (verdict.nodes, verdict.outputs) == (len(region.candidate.nodes), 1)
+    assert verdict.reductions > 0
+    assert verdict.predicted_us is not None
+    assert verdict.unfused_us is not None
+    assert verdict.fused == (verdict.predicted_us < 0.99 * verdict.unfused_us)
+    assert FusedSpec.parse(verdict.spec) == region.lowered.spec
+
+
+def test_where_there_is_no_gain_the_verdict_says_so() -> None:
+    region = found(lambda x, w, b: F.linear(x, w, b), half(512, 256), half(512, 256), half(512))
+    verdict = choose.verdict(region, Policy(gpu="h200"))
+    assert not verdict.fused
+    assert f"{verdict.predicted_us:.1f} us" in verdict.reason
+    assert f"{verdict.unfused_us:.1f} us" in verdict.reason
+    assert choose.verdict(region, Policy(gpu="h200", force=True)).fused
+
+
+def test_symbolic_rows_are_decided_by_their_hint_and_planned_for_all_classes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    region = found(norm, half(600, 256), half(256, 512), half(600, 512), dynamic=(0, 2))
+    assert region.dynamic
+    assert choose.rows(region) == 600
+    assert choose.row_classes(region) == (*resolver.M_CLASSES, None)
+    planned = []
+
+    def note(spec: FusedSpec, gpu: str, m: int | None = None) -> Any:
+        planned.append(m)
+        return plan(spec, gpu, m)
+
+    monkeypatch.setattr(choose, "plan", note)
+    verdict = choose.verdict(region, Policy(gpu="h200"))
+    assert planned == [*resolver.M_CLASSES, None]
+    assert isinstance(verdict.shape[0], str)
+    assert verdict.shape[1:] == (512, 256)
+
+
+def test_a_region_that_no_kernel_runs_is_left_even_if_forced() -> None:
+    wide = 132 * 256 * 2  # more columns than all SMs together can hold of a row
+    region = found(lambda x, w: torch.softmax(x @ w, -1), half(64, 16), half(16, wide))
+    verdict = choose.verdict(region, Policy(gpu="h200", force=True))
+    assert not verdict.fused
+    assert "tile shape" in verdict.reason
+    assert verdict.predicted_us is None
+
+
+def test_decisions_do_not_depend_on_the_machine() -> None:
+    assert choose.gpu_name(Policy(gpu="h200")) == "h200"
+    region = found(norm, half(16384, 256), half(256, 512), half(16384, 512))
+    assert choose.verdict(region, Policy(gpu="h200")) == choose.verdict(region, Policy(gpu="h200"))
+    fewer = choose.verdict(region, Policy(gpu="h200:60")).predicted_us
+    most = choose.verdict(region, Policy(gpu="h200")).predicted_us
+    assert fewer is not None
+    assert most is not None
+    assert fewer > most

@@ -1,0 +1,395 @@
+"""What happens to kernels that are not built when a graph is compiled: with builds that compile nothing."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import Graph
+
+from comfuse import fallbacks
+from comfuse.build.parallel import Task, run_all
+from comfuse.build.progress import BuildEvent, Display, Progress
+from comfuse.errors import BuildError, ComFuseError, FallbackError, ToolchainError
+from comfuse.inductor import background, choose, jit
+from comfuse.inductor.candidate import Found
+from comfuse.inductor.hook import ComFusePass
+from comfuse.inductor.lowerer import lowered
+from comfuse.inductor.policy import Policy
+from comfuse.inductor.replace import replace
+from comfuse.inductor.verdict import Verdict
+from tests.inductor.interpreted import interpreted
+from tests.inductor.regions import behind, found, half, products
+
+aten = torch.ops.aten
+FORCED = Policy(force=True, gpu="h200")
+
+
+class Kernels:
+    """Stands for the cache and the compiler: what is built, and how long or how badly a build goes."""
+
+    def __init__(self) -> None:
+        self.names = ["one", "two"]
+        self.built: set[str] = set()
+        self.begun: list[str] = []
+        self.errors: dict[str, ComFuseError] = {}
+        self.gate = threading.Event()  # builds do not end before it is set
+        self.gate.set()
+
+    def tasks_of(self, region: Found) -> dict[str, Task[Any] | None]:
+        return {n: None if n in self.built else Task(n, lambda p, n=n: self._build(n, p)) for n in self.names}
+
+    def _build(self, name: str, progress: Progress) -> None:
+        self.begun.append(name)
+        began = time.monotonic()
+        while not self.gate.wait(0.005):
+            progress(BuildEvent(name, "compiling", time.monotonic() - began))
+        if name in self.errors:
+            progress(BuildEvent(name, "failed", time.monotonic() - began))
+            raise self.errors[name]
+        self.built.add(name)
+        progress(BuildEvent(name, "done", time.monotonic() - began))
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
+    """Every region is on a GPU, and its kernels are those of the fake."""
+    fake = Kernels()
+    monkeypatch.setattr(jit, "runs_on_gpu", lambda region: True)
+    monkeypatch.setattr(jit, "tasks_of", fake.tasks_of)
+    monkeypatch.setattr(jit, "_unregistered", lambda region: "")
+    monkeypatch.setattr(background, "_FAILED", {})
+    monkeypatch.setattr(jit, "_REFUSED", {})
+    fallbacks.reset()
+    yield fake
+    fake.gate.set()
+    assert background.wait(10)
+    fallbacks.reset()
+
+
+def norm(x: Tensor, w: Tensor) -> Tensor:
+    return F.layer_norm(x @ w, (w.shape[1],))
+
+
+@pytest.fixture(scope="module")
+def region() -> tuple[Found, Verdict]:
+    it = found(norm, half(256, 64), half(64, 64))
+    return it, choose.verdict(it, FORCED)
+
+
+def settle(region: tuple[Found, Verdict], mode: str) -> Verdict:
+    (verdict,) = jit.settle([region], Policy(force=True, gpu="h200", jit=mode))
+    return verdict
+
+
+# --- now ------------------------------------------------------------------------------------------------
+
+
+def test_all_kernels_of_a_graph_are_built_at_once(
+    kernels: Kernels, region: tuple[Found, Verdict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMFUSE_MAX_JOBS", "2")
+    kernels.gate.clear()
+    together = threading.Timer(0.01, lambda: _wait_for(lambda: len(kernels.begun) == 2, kernels.gate.set))
+    together.start()
+    verdicts = jit.settle([region, region], Policy(jit="auto"))
+    together.join()
+    assert [verdict.fused for verdict in verdicts] == [True, True]
+    assert sorted(kernels.begun) == ["one", "two"]  # each once, though two regions need them
+
+
+def _wait_for(what: Callable[[], bool], then: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    then()
+
+
+def test_what_is_built_is_not_built_again(kernels: Kernels, region: tuple[Found, Verdict]) -> None:
+    kernels.built |= {"one", "two"}
+    for mode in ("auto", "require", "off", "background"):
+        assert settle(region, mode) == region[1]
+    assert kernels.begun == []
+
+
+def test_off_leaves_what_is_not_built(kernels: Kernels, region: tuple[Found, Verdict]) -> None:
+    kernels.built.add("one")
+    verdict = settle(region, "off")
+    assert not verdict.fused
+    assert verdict.reason == "two is not built, and COMFUSE_JIT is off"
+    assert verdict.spec == region[1].spec
+    assert kernels.begun == []
+    assert fallbacks.counts() == {}  # it was asked for
+
+
+def test_the_mode_is_that_of_the_environment(
+    kernels: Kernels, region: tuple[Found, Verdict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMFUSE_JIT", "off")
+    assert not jit.settle([region], Policy())[0].fused
+    assert jit.settle([region], Policy(jit="auto"))[0].fused
+
+
+def test_a_failed_build_leaves_its_region_with_the_compilers_message(
+    kernels: Kernels, region: tuple[Found, Verdict], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    kernels.errors["two"] = BuildError("two", tmp_path / "two.cu", tmp_path / "build.log", "error: no")
+    verdict = settle(region, "auto")
+    assert not verdict.fused
+    assert "error: no" in verdict.reason
+    assert kernels.built == {"one"}
+    assert fallbacks.counts() == {("torch.compile", verdict.reason): 1}
+    assert settle(region, "auto") == verdict
+    assert sorted(kernels.begun) == ["one", "two"]  # what was refused is not tried again
+    assert fallbacks.counts() == {("torch.compile", verdict.reason): 2}
+    monkeypatch.setenv("COMFUSE_STRICT", "1")
+    with pytest.raises(FallbackError, match="error: no"):
+        settle(region, "auto")
+
+
+def test_require_raises_for_want_of_a_compiler(kernels: Kernels, region: tuple[Found, Verdict]) -> None:
+    kernels.errors["one"] = ToolchainError("nvcc", ("PATH",), "install it")
+    assert "nvcc not found" in settle(region, "auto").reason
+    with pytest.raises(ToolchainError):
+        settle(region, "require")
+
+
+def test_kernels_that_cannot_be_registered_are_not_called(
+    kernels: Kernels, region: tuple[Found, Verdict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jit, "_unregistered", lambda region: "the driver is too old")
+    verdict = settle(region, "auto")
+    assert (verdict.fused, verdict.reason) == (False, "the driver is too old")
+
+
+def test_regions_that_are_left_or_on_a_cpu_need_no_kernels(
+    kernels: Kernels, region: tuple[Found, Verdict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it, verdict = region
+    left = Verdict(verdict.anchor, None, False, "no gain", verdict.shape)
+    assert jit.settle([(it, left)], FORCED) == [left]
+    monkeypatch.setattr(jit, "runs_on_gpu", lambda region: False)
+    assert jit.settle([region], Policy(jit="off")) == [verdict]
+    assert kernels.begun == []
+
+
+# --- together -------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_ends_builds_under_way_and_those_behind_them() -> None:
+    ended, begun = [], []
+
+    def run(name: str, progress: Progress) -> None:
+        begun.append(name)
+        try:
+            while True:
+                progress(BuildEvent(name, "compiling", 0.0))
+                time.sleep(0.005)
+        finally:
+            ended.append(name)
+
+    tasks = [Task(name, lambda p, name=name: run(name, p)) for name in "abc"]
+    timer = threading.Timer(0.1, lambda: _interrupt_main())
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_all(tasks, jobs=2)
+    assert sorted(begun) == ["a", "b"]
+    assert sorted(ended) == ["a", "b"]
+
+
+def _interrupt_main() -> None:
+    import signal
+
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def test_errors_of_ours_are_results_and_others_are_raised() -> None:
+    error = ToolchainError("nvcc", (), "install it")
+
+    def fail(progress: Progress) -> int:
+        raise error
+
+    def crash(progress: Progress) -> int:
+        raise ZeroDivisionError
+
+    assert run_all([Task("a", fail), Task("b", lambda p: 1)], jobs=1) == [error, 1]
+    with pytest.raises(ZeroDivisionError):
+        run_all([Task("a", crash)], jobs=1)
+
+
+def test_the_display_says_how_far_and_how_long(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "comfuse")
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    now = 0.0
+    terminal = Terminal()
+    with Display(["a", "b", "c"], 2, stream=terminal, clock=lambda: now) as display:
+        assert display.text() == "comfuse: building 3 kernels, 2 at a time: 0 done, about 15 s left"
+        display(BuildEvent("a", "compiling", 4.0))
+        now = 1.0
+        display(BuildEvent("b", "compiling", 4.0))
+        assert display.seconds_left() == pytest.approx((6 + 6 + 10) / 2)
+        now = 2.0
+        display(BuildEvent("a", "done", 6.0))
+        assert display.seconds_left() == pytest.approx((2 + 6) / 2)  # b has 2 s to go, c takes 6
+        now = 3.0
+        display(BuildEvent("b", "done", 6.0))
+        display(BuildEvent("c", "cached", 0.0))
+        assert display.seconds_left() == 0
+    shown = terminal.getvalue()
+    assert "1 done, about 4 s left" in shown
+    assert "3 built, after 3 s" in caplog.text
+    assert shown.endswith("\r\x1b[2K")
+
+
+def test_the_display_writes_no_line_where_there_is_no_terminal() -> None:
+    stream = io.StringIO()
+    with Display(["a"], 1, stream=stream) as display:
+        display(BuildEvent("a", "done", 1.0))
+    assert stream.getvalue() == ""
+
+
+def test_caches_hold_what_does_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("COMFUSE_CACHE_DIR", str(tmp_path))
+    before = {
+        mode: ComFusePass(Policy(gpu="h200", jit=mode)).uuid() for mode in ("auto", "off", "background")
+    }
+    assert before["background"] is None  # from a cache, a graph would wait for ever
+    (tmp_path / "kernels" / "one").mkdir(parents=True)
+    after = {mode: ComFusePass(Policy(gpu="h200", jit=mode)).uuid() for mode in ("auto", "off")}
+    assert after["auto"] == before["auto"]
+    assert after["off"] != before["off"]
+
+
+# --- in the background ----------------------------------------------------------------------------------
+
+
+class Program:
+    """A function compiled with every region fused that may be, and what became of its graphs."""
+
+    def __init__(self, function: Callable[..., Any], mode: str = "background") -> None:
+        torch._dynamo.reset()
+        self.fused: list[bool] = []  # for each graph, in the order of compilation
+        self._policy = Policy(force=True, gpu="h200", jit=mode)
+        self._compiled = torch.compile(function, backend=interpreted)
+
+    def __call__(self, *args: Any) -> Any:
+        with torch._inductor.config.patch(post_grad_custom_pre_pass=self._change):
+            return self._compiled(*args)
+
+    def backward(self, loss: Tensor) -> None:
+        with torch._inductor.config.patch(post_grad_custom_pre_pass=self._change):
+            loss.backward()
+
+    def _change(self, graph: Graph) -> None:
+        region = lowered(behind(graph, products(graph)[-1]))
+        (verdict,) = jit.settle([(region, choose.verdict(region, self._policy))], self._policy)
+        if verdict.fused:
+            replace(graph, region)
+        self.fused.append(verdict.fused)
+
+
+def test_a_function_is_compiled_again_when_its_kernels_are_built(kernels: Kernels) -> None:
+    kernels.gate.clear()
+    program = Program(norm)
+    x, w = half(256, 64), half(64, 64)
+    expected = norm(x.double(), w.double())
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(program(x, w).double(), expected, rtol=0, atol=0.05)
+        assert program.fused == [False]
+        assert background.under_way() == 2
+        kernels.gate.set()
+        assert background.wait(10)
+        for _ in range(3):
+            torch.testing.assert_close(program(x, w).double(), expected, rtol=0, atol=0.05)
+    assert program.fused == [False, True]
+    assert sorted(kernels.begun) == ["one", "two"]
+
+
+def test_a_function_that_waits_for_nothing_keeps_its_code(kernels: Kernels) -> None:
+    kernels.gate.clear()
+    waiting = Program(norm)
+    with torch.no_grad():
+        waiting(half(256, 64), half(64, 64))
+        kernels.names = ["three"]
+        kernels.built.add("three")
+        other = Program.__new__(Program)
+        other.__dict__ = {**waiting.__dict__, "fused": []}
+        other._compiled = torch.compile(lambda x, w: F.rms_norm(x @ w, (64,)), backend=interpreted)
+        other(half(256, 64), half(64, 64))
+        assert other.fused == [True]
+        kernels.gate.set()
+        assert background.wait(10)
+        other(half(256, 64), half(64, 64))
+        assert other.fused == [True]
+
+
+def test_a_build_that_fails_in_the_background_is_counted_and_not_tried_again(
+    kernels: Kernels, tmp_path: Any
+) -> None:
+    for name in kernels.names:
+        kernels.errors[name] = BuildError(name, tmp_path / "a.cu", tmp_path / "build.log", "error: no")
+    program = Program(norm)
+    x, w = half(256, 64), half(64, 64)
+    with torch.no_grad():
+        program(x, w)
+        assert background.wait(10)
+        program(x, w)
+    assert program.fused == [False]  # nothing was gained by compiling it again
+    assert sum(fallbacks.counts().values()) == 2
+    region = found(norm, x, w)
+    reason = settle((region, choose.verdict(region, FORCED)), "background").reason
+    assert "error: no" in reason
+    assert len(kernels.begun) == 2
+
+
+def test_backward_passes_wait_too(kernels: Kernels) -> None:
+    def loss(x: Tensor, w: Tensor) -> Tensor:
+        return F.silu(x @ w).float().square().sum()
+
+    program = Program(loss)
+    x, w = half(256, 64), half(64, 64).requires_grad_()
+    program(x, w)  # its forward pass waits for the kernels, which are built at once
+    assert background.wait(10)
+    kernels.names = ["three"]
+    kernels.gate.clear()
+    value = program(x, w)
+    assert program.fused == [False, False]  # the kernel is another
+    kernels.gate.set()
+    assert background.wait(10)
+    value = program(x, w)
+    assert program.fused == [False, False, True]
+    kernels.names = ["four"]
+    program.backward(value)
+    assert program.fused == [False, False, True, False]
+    assert background.wait(10)
+    value = program(x, w)  # compiled again for the sake of its backward pass
+    program.backward(value)
+    assert program.fused == [False, False, True, False, True, True]
+    assert w.grad is not None
+
+
+def test_threads_that_compile_at_once_share_the_builds(kernels: Kernels) -> None:
+    kernels.gate.clear()
+    tasks = [one for one in kernels.tasks_of(None).values() if one is not None]  # type: ignore[arg-type]
+    threads = [threading.Thread(target=background.start, args=(tasks,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert background.under_way() == 2
+    assert not background.wait(0.01)
+    kernels.gate.set()
+    assert background.wait(10)
+    assert sorted(kernels.begun) == ["one", "two"]

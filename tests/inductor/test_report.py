@@ -1,0 +1,253 @@
+"""The table of a model's GEMMs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch.utils.checkpoint
+from torch import Tensor, nn
+
+import comfuse
+from comfuse import fallbacks
+from comfuse.errors import DeviceError
+from comfuse.explain import Explanation
+from comfuse.generator.spec import FusedSpec
+from comfuse.inductor import log
+from comfuse.inductor.policy import Policy
+from comfuse.inductor.report import Report, explain_model
+from tests.inductor.regions import half
+
+FORCED = Policy(force=True, gpu="h200")
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    fallbacks.reset()
+    yield
+    fallbacks.reset()
+
+
+class Block(nn.Module):
+    """Two layers, the second with a residual and a norm behind it, and a buffer that each call counts up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(64, 128, dtype=torch.bfloat16)
+        self.down = nn.Linear(128, 64, dtype=torch.bfloat16)
+        self.norm = nn.LayerNorm(64, dtype=torch.bfloat16)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        self.calls += 1
+        h = F.dropout(F.gelu(self.up(x)), 0.1, self.training)
+        return self.norm(x + scale * self.down(h))
+
+
+def test_one_row_a_gemm() -> None:
+    report = explain_model(Block().eval(), half(96, 64), policy=FORCED)
+    assert [row.module for row in report.rows] == ["up", "down"]
+    assert {row.graph for row in report.rows} == {"forward"}
+    up, down = (row.verdict for row in report.rows)
+    assert up.shape == (96, 128, 64)
+    assert down.shape == (96, 64, 128)
+    assert up.fused
+    assert down.fused
+    assert report.fused == 2
+    assert up.reductions == 0
+    assert down.reductions == 1
+    assert FusedSpec.parse(down.spec).n == 64
+    assert down.location is not None
+    assert "test_report.py:" in down.location
+    assert down.predicted_us is not None
+    assert down.unfused_us is not None
+    assert report.rows[0].measured_us is None
+    assert report.notes == ()
+
+
+def test_the_table_has_a_line_for_each_gemm() -> None:
+    report = comfuse.explain(Block().eval(), half(96, 64), gpu="h200")
+    assert isinstance(report, Report)
+    title, _, header, *lines = str(report).splitlines()
+    assert title == f"Block: 2 GEMMs, {report.fused} fused"
+    assert header.split()[:3] == ["graph", "module", "where"]
+    assert "measured" not in header
+    assert len(lines) == 2
+    for line, row in zip(lines, report.rows, strict=True):
+        verdict = "fused" if row.verdict.fused else "left: " + row.verdict.reason[:40]
+        assert verdict in line
+        assert f"{row.verdict.predicted_us:.1f}" in line
+        assert "96, " in line
+        assert "inductor/test_report.py:" in line
+
+
+def test_training_shows_the_backward_graph() -> None:
+    report = explain_model(Block().train(), half(96, 64), training=True, policy=FORCED)
+    graphs = [row.graph for row in report.rows]
+    assert graphs == ["forward"] * 2 + ["backward"] * 3  # x needs no gradient
+    backward = [row for row in report.rows if row.graph == "backward"]
+    assert [row.module for row in backward] == ["down", "down", "up"]
+    assert any(row.verdict.fused for row in backward)
+    left = [row.verdict for row in backward if not row.verdict.fused]
+    assert left
+    assert all(verdict.reason for verdict in left)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_model_is_left_as_it_was(training: bool) -> None:
+    model = Block().train()
+    x = half(96, 64).requires_grad_()
+    before, state = x.detach().clone(), torch.random.get_rng_state()
+    log.clear()
+    explain_model(model, x, training=training, policy=FORCED)
+    assert model.calls == 0
+    assert model.training
+    assert torch.equal(x, before)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert x.grad is None
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert log.verdicts() == []  # nothing was compiled
+
+
+def test_it_does_not_run_the_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from comfuse.inductor import jit
+
+    monkeypatch.setattr(jit, "runs_on_gpu", lambda region: True)
+    monkeypatch.setattr(jit, "tasks_of", lambda region: pytest.fail("looked for kernels"))
+    report = explain_model(Block().eval(), half(96, 64), policy=FORCED)
+    assert report.fused == 2
+
+
+def test_keywords_and_modules_that_are_compiled_already() -> None:
+    model = Block().eval()
+    report = comfuse.explain(torch.compile(model), half(96, 64), scale=0.5)
+    assert isinstance(report, Report)
+    assert report.title == "Block"
+    assert len(report.rows) == 2
+
+
+def test_a_function_with_several_gemms() -> None:
+    def mlp(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        return F.relu(x @ up) @ down
+
+    given = half(96, 64), half(64, 128), half(128, 64)
+    report = comfuse.explain(mlp, *given, training=False)
+    assert isinstance(report, Report)
+    assert report.title == "mlp"
+    assert [row.verdict.shape for row in report.rows] == [(96, 128, 64), (96, 64, 128)]
+    assert isinstance(comfuse.explain(mlp, *given), Explanation)  # as one kernel, which it is not
+    with pytest.raises(TypeError, match="scale"):
+        comfuse.explain(mlp, *given, scale=1)
+
+
+def test_the_fast_path_of_torchs_own_encoder_is_named() -> None:
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dtype=torch.bfloat16).eval()
+    x = half(2, 24, 64)
+    hidden = explain_model(layer, x, policy=FORCED)
+    assert hidden.rows == ()
+    assert "set_fastpath_enabled(False)" in str(hidden)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        torch._dynamo.reset()
+        shown = explain_model(layer, x, policy=FORCED)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    assert len(shown.rows) >= 4
+    assert shown.notes == ()
+    assert "linear2" in [row.module for row in shown.rows]
+
+
+def test_graph_breaks_and_what_has_no_graph_are_said() -> None:
+    def broken(x: Tensor, w: Tensor) -> Tensor:
+        y = F.relu(x @ w)
+        torch._dynamo.graph_break()
+        return y @ w
+
+    report = explain_model(broken, half(96, 64), half(64, 64), policy=FORCED)
+    assert [row.graph for row in report.rows] == ["forward 1", "forward 2"]
+    assert "breaks it into 2 graphs" in str(report)
+    none = explain_model(lambda x: x, half(4, 4), policy=FORCED)
+    assert none.rows == ()
+    assert "traces no graph" in str(none)
+
+
+def test_graphs_within_graphs_are_shown() -> None:
+    block = Block()
+
+    def checkpointed(x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(block.down, F.relu(block.up(x)), use_reentrant=False)
+
+    def conditional(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: F.gelu(block.up(x)), lambda x: F.relu(block.up(x)), (x,))
+
+    report = explain_model(checkpointed, half(96, 64), policy=FORCED)
+    assert len(report.rows) == 2
+    torch._dynamo.reset()
+    report = explain_model(conditional, half(96, 64), policy=FORCED)
+    assert [row.graph for row in report.rows] == ["inner forward 1", "inner forward 2"]
+    assert all(row.verdict.fused for row in report.rows)
+    assert report.notes == ()
+
+
+def test_sizes_are_symbolic_where_they_are_marked_and_nowhere_else() -> None:
+    model = Block().eval()
+    for rows in (96, 80, 64):
+        report = explain_model(model, half(rows, 64), policy=FORCED)
+        assert report.rows[0].verdict.shape == (rows, 128, 64)
+    x = half(48, 64)
+    torch._dynamo.mark_dynamic(x, 0)
+    report = explain_model(model, x, policy=FORCED)
+    assert isinstance(report.rows[0].verdict.shape[0], str)
+    assert report.fused == 2
+
+
+def test_gemms_that_no_kernel_takes_are_rows_too() -> None:
+    report = explain_model(lambda x, w: F.relu(x @ w), torch.randn(8, 8), torch.randn(8, 8), policy=FORCED)
+    (row,) = report.rows
+    assert not row.verdict.fused
+    assert "float32" in row.verdict.reason
+
+
+def test_models_on_the_meta_device_take_no_memory() -> None:
+    with torch.device("meta"):
+        layer = nn.Sequential(nn.Linear(1024, 1024), nn.LayerNorm(1024)).to(torch.bfloat16)
+        x = torch.empty(16384, 1024, dtype=torch.bfloat16)
+    report = explain_model(layer, x, policy=Policy(gpu="h200"))
+    (row,) = report.rows
+    assert row.verdict.fused
+    assert row.verdict.shape == (16384, 1024, 1024)
+
+
+def test_run_time_fallbacks_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMFUSE_STRICT", raising=False)
+    fallbacks.record("comfuse::region", "no compiler")
+    report = explain_model(Block().eval(), half(96, 64), policy=FORCED)
+    assert report.fallbacks == {("comfuse::region", "no compiler"): 1}
+    assert str(report).endswith("1 x comfuse::region: no compiler")
+
+
+def test_times_need_a_gpu() -> None:
+    with pytest.raises(DeviceError, match="cpu"):
+        comfuse.explain(Block().eval(), half(96, 64), measure=True)
+
+
+def test_measured_times_are_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    from comfuse.inductor import measure
+
+    seen: list[Any] = []
+
+    def times(candidate: Any) -> dict[str, float]:
+        seen.append(candidate.anchors[0].name)
+        return {"measured_us": 1.5, "unfused_measured_us": 2.5}
+
+    monkeypatch.setattr(measure, "check_device", lambda arguments: None)
+    monkeypatch.setattr(measure, "times", times)
+    report = comfuse.explain(Block().eval(), half(96, 64), measure=True)
+    assert isinstance(report, Report)
+    assert seen == [row.verdict.anchor for row in report.rows]
+    assert [(row.measured_us, row.unfused_measured_us) for row in report.rows] == [(1.5, 2.5)] * 2
+    assert "Inductor measured us" in str(report)
