@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_cooperative_7a0053f9
+// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_cooperative_77f6735a
 //   x = a @ b.T + bias
 //   rstd = rsqrt(col_var(x) + eps)
 //   y = (x - col_mean(x)) * rstd * bn_weight + bn_bias
@@ -6,7 +6,7 @@
 #include <comfuse/sm90/fused_gemm.hpp>
 
 namespace cf = comfuse;
-namespace {
+namespace program {
 
 using bias = cf::RowVector<0, cf::bf16>;
 using eps = cf::Scalar<0>;
@@ -34,5 +34,5 @@ using Kernel =
     cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/512>, cf::Cooperative<128, 128, 64>, cf::Cluster<1, 2>,
                         cf::Stages<6>, cf::TileSlots<0>, cf::Operands<bias, bn_weight, bn_bias>,
                         cf::Program<Phase0, Phase1, ColTail>>;
-}  // namespace
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_cooperative_7a0053f9, Kernel)
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_cooperative_77f6735a, program::Kernel)
