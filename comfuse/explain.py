@@ -14,9 +14,9 @@ from comfuse.errors import ComFuseError
 from comfuse.frontend import TraceError, trace_region, unfused
 from comfuse.generator.emit import emit
 from comfuse.generator.errors import PlanError
+from comfuse.generator.kernels import kernels
 from comfuse.generator.plan import KernelPlan, Refusal, candidates, plan
 from comfuse.generator.spec import FusedSpec
-from comfuse.generator.stages import stages
 from comfuse.plan_text import kernel_text, phases_text, program_text, shape_text
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _considered(spec: FusedSpec, gpu: str, m: int | None) -> tuple[KernelPlan | 
 
 def _stages(spec: FusedSpec, gpu: str, m: int | None) -> tuple[KernelPlan, ...]:
     try:
-        parts = stages(spec)
+        parts = kernels(spec, gpu, m)
         return tuple(plan(part.spec, gpu, m) for part in parts) if len(parts) > 1 else ()
     except ComFuseError:  # several kernels are no help either
         return ()

@@ -78,11 +78,11 @@ def _phase(spec: FusedSpec, phase: Phase) -> list[str]:
 def _tails(program: PhaseProgram) -> list[str]:
     row_stores = program.row_tail.stores if program.row_tail is not None else ()
     return [
-        f"the last tile of {part} stores {_outputs(program.spec, stores)}"
-        for part, stores in (
-            ("each row block", row_stores),
-            ("each block of columns", program.column_stores),
-            ("all", program.full_stores),
+        f"the {which} tile of {part} stores {_outputs(program.spec, stores)}"
+        for which, part, stores in (
+            ("last", "each row block", row_stores),
+            ("first" if program.columns_wait else "last", "each block of columns", program.column_stores),
+            ("last", "all", program.full_stores),
         )
         if stores
     ]
@@ -116,6 +116,7 @@ def kernel_text(p: KernelPlan, name: str) -> list[str]:
         ("name", name),
         ("tile", f"{p.tile_m} x {p.tile_n} x {p.tile_k}, {p.schedule}, cluster 1 x {p.cluster_n}"),
         ("pipeline", f"{p.stages} stages for A and B, {p.tile_slots} slots for tile operands"),
+        ("rows", "any number" if p.max_m is None else f"at most {p.max_m}: all tiles run at once"),
         ("reductions", f"along rows: {_SCOPES[p.scope]}"),
         ("registers", f"about {p.registers} a thread of {SCHEDULES[p.schedule].registers}"),
         ("shared", f"{p.shared_bytes} bytes of {find(p.gpu).shared_bytes}"),

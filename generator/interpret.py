@@ -68,8 +68,8 @@ def interpret_phases(
         outputs.update({o: step.value(spec.outputs[o].node) for o in phase.stores})
         if phase.keep is not None:
             kept = step.value(phase.keep)
-        # A group lies within a tile; the result of a row is that of all its tiles, if they waited for it.
-        axes = ("row", "group") if phase.waits else ("group",)
+        # A group lies within a tile; the result of a row or column is that of all its tiles, if they waited.
+        axes = {"group"} | ({"row"} if phase.waits else set()) | ({"col"} if phase.columns_wait else set())
         readable.update({r: finished[r] for r in phase.reductions if _axis(spec.nodes[r]) in axes})
     tails = {"row": program.row_tail.stores if program.row_tail else ()}
     tails |= {"col": program.column_stores, "full": program.full_stores}

@@ -1,9 +1,9 @@
 """Cuts a program whose tiles read column or full reductions into several, each one kernel.
 
-Such a reduction is complete only when all tiles are, so no tile of the same kernel can wait for it.  The
-program becomes stages that run one after the other: the first computes the statistics and stores them as
-float32, the next repeats the GEMM and reads them as operands.  BatchNorm in training is two stages; a second
-BatchNorm of its result makes three.
+Such a reduction is complete only when all tiles are, so that no tile can wait for it unless all of them run
+at once (:mod:`comfuse.generator.kernels` knows when).  The program becomes stages that run one after the
+other: the first computes the statistics and stores them as float32, the next repeats the GEMM and reads them
+as operands.  BatchNorm in training is two stages; a second BatchNorm of its result makes three.
 """
 
 from __future__ import annotations
@@ -57,9 +57,14 @@ def stages(spec: FusedSpec) -> tuple[Stage, ...]:
     when = _when(spec)
     last = max(when.stage[o.node] for o in spec.outputs)
     if last == 0:
-        sources = tuple(Source(None, i) for i in range(len(spec.operands)))
-        return (Stage(spec, sources, tuple(range(len(spec.outputs)))),)
+        return (whole(spec),)
     return tuple(_Cut(spec, when, stage).result() for stage in range(last + 1))
+
+
+def whole(spec: FusedSpec) -> Stage:
+    """A normalised program as its only stage."""
+    sources = tuple(Source(None, i) for i in range(len(spec.operands)))
+    return Stage(spec, sources, tuple(range(len(spec.outputs))))
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -14,9 +15,11 @@ from comfuse import ops
 from comfuse.frontend.arguments import Arrangement, converted, count_copy
 from comfuse.frontend.axes import row_major, same_strides
 from comfuse.frontend.lowered import Lowered, OwnForm, Read, ResultForm
+from comfuse.generator.kernels import kernels
 from comfuse.generator.spec import FusedSpec, Major, Space
-from comfuse.generator.stages import Source, Stage, stages
+from comfuse.generator.stages import Source, Stage
 from comfuse.ops import programs
+from comfuse.ops.resolver import planner_gpu
 from comfuse.reference import TORCH_DTYPES
 
 Tensor = torch.Tensor
@@ -43,9 +46,9 @@ class Step:
     stage: Stage
 
 
-def steps(spec: FusedSpec) -> tuple[Step, ...]:
-    """The kernels of a region, in the order in which they run."""
-    found = stages(spec)
+def steps(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> tuple[Step, ...]:
+    """The kernels of a region for ``m`` rows, or any number of them, in the order in which they run."""
+    found = kernels(spec, gpu, m)
     if len(found) == 1:  # as it was traced, with the user's names
         found = (replace(found[0], spec=spec),)
     return tuple(Step(stage.spec.text(), stage) for stage in found)
@@ -64,6 +67,7 @@ class Call:
     lowered: Lowered
     names: tuple[str, ...]
     structure: pytree.TreeSpec
+    _steps: dict[torch.device, tuple[Step, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     # --- arguments ----------------------------------------------------------------------------------
 
@@ -126,18 +130,24 @@ class Call:
 
     # --- kernels ------------------------------------------------------------------------------------
 
-    @cached_property
-    def steps(self) -> tuple[Step, ...]:
-        """Its kernels, in the order in which they run."""
-        return steps(self.lowered.spec)
+    def steps(self, device: torch.device) -> tuple[Step, ...]:
+        """Its kernels on a device, in the order in which they run."""
+        if device not in self._steps:
+            spec = self.lowered.spec
+            if device.type == "cuda":
+                found = steps(spec, planner_gpu(device.index), math.prod(self.lowered.lead_shape))
+            else:
+                found = steps(spec)
+            self._steps[device] = found
+        return self._steps[device]
 
-    @property
-    def is_plain(self) -> bool:
-        """True if the function returns the one output of one kernel as it is."""
+    def plain(self, device: torch.device) -> str | None:
+        """The text of the spec, if the function returns the one output of one kernel as it is."""
         (form, *more) = self.lowered.results
-        if more or not self.structure.is_leaf() or len(self.lowered.spec.outputs) > 1 or len(self.steps) > 1:
-            return False
-        return isinstance(form, ResultForm) and self._is_as_stored(form)
+        (step, *others) = self.steps(device)
+        if more or others or not self.structure.is_leaf() or len(self.lowered.spec.outputs) > 1:
+            return None
+        return step.text if isinstance(form, ResultForm) and self._is_as_stored(form) else None
 
     def _is_as_stored(self, form: ResultForm) -> bool:
         shape = self._output_shape(form)
@@ -180,7 +190,7 @@ class Call:
         given = [next(scalars if o.space is Space.SCALAR else tensors) for o in self.lowered.spec.operands]
         stored: list[list[Tensor]] = []
         results: dict[int, Tensor] = {}
-        for step in self.steps:
+        for step in self.steps(call.a.device):
             stage = step.stage
             operands = [*call.b[1:]]
             numbers: list[float] = []

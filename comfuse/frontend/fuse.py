@@ -111,15 +111,15 @@ class FusedFunction:
         on_gpu = False
         for x in args:
             if isinstance(x, torch.Tensor):
-                here = x.is_cuda
-                on_gpu = on_gpu or here
-                key += (x.dtype, x.shape, x.stride(), here)
+                device = x.get_device() if x.is_cuda else -1
+                on_gpu = on_gpu or x.is_cuda
+                key += (x.dtype, x.shape, x.stride(), device)
             elif isinstance(x, float):
                 key += (float, x if self._floats_matter else None)
             else:
                 key += (type(x), x if isinstance(x, CONSTANT_TYPES) else None)
-        device = "cuda" if on_gpu else "cpu"
-        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        kind = "cuda" if on_gpu else "cpu"
+        autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         return (autocast, *key)
 
     def _new_route(self, key: tuple[Any, ...], args: Sequence[Any]) -> _Route:
@@ -127,7 +127,7 @@ class FusedFunction:
         if len(self._routes) >= _REMEMBERED:
             self._routes.clear()
         call = region.call(args)
-        found = _Route(call, call.tensors, call.steps[0].text if call.is_plain else None)
+        found = _Route(call, call.tensors, call.plain(args[call.lowered.a.position].device))
         self._routes[self._key(args)] = found
         return found
 

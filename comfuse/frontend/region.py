@@ -53,7 +53,7 @@ class TracedRegion:
 
     @property
     def kernels(self) -> tuple[FusedSpec, ...]:
-        """The specs of its kernels, in the order in which they run.
+        """The specs of its kernels, in the order in which they run, for any number of rows.
 
         Raises:
             PlanError: no kernels can run it; names the node and the reason.

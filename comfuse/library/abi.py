@@ -55,7 +55,7 @@ _ERRORS = {
     -2: "a pointer or a stride is misaligned, or a size is out of range",
     -3: "the driver refused a TMA descriptor",
     -4: "there is no usable CUDA driver",
-    -5: "the GPU cannot hold one row group of tiles at once",
+    -5: "the GPU cannot hold all tiles at once that wait for each other",
 }
 
 

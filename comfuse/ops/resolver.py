@@ -15,7 +15,7 @@ from torch import Tensor
 from comfuse import errors, fallbacks, library, settings
 from comfuse.build import build
 from comfuse.errors import ComFuseError, JitDisabledError, PlanError, ToolchainError
-from comfuse.generator.plan import GPUS, plan
+from comfuse.generator.plan import GPUS, plan, row_limits
 from comfuse.ops import native, programs
 
 #: Kernels are chosen by the number of rows: each class has a plan of its own, made for its upper bound.
@@ -29,17 +29,29 @@ _REFUSED: dict[tuple[str, int | None, int], tuple[str, tuple[str | None, ...]]] 
 _ENVIRONMENT = ("COMFUSE_JIT", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR", "CUDA_HOME", "CUDA_PATH", "PATH")
 
 
-def m_class(rows: int) -> int | None:
+def m_class(rows: int, classes: tuple[int, ...] = M_CLASSES) -> int | None:
     """The number of rows to plan for when there are ``rows``; None: many."""
-    return next((bound for bound in M_CLASSES if rows <= bound), None)
+    return next((bound for bound in classes if rows <= bound), None)
 
 
-def _rows(hint: int | None) -> tuple[int, int]:
+def classes_of(spec: str, device: int) -> tuple[int, ...]:
+    """The upper bounds of a spec's classes of rows.
+
+    Where tile shapes can run only so many rows, their limits are bounds too, and the largest is the last.
+    """
+    try:
+        limits = row_limits(programs.parse(spec).spec, planner_gpu(device))
+    except PlanError:  # whatever the number of rows, as the class's own plan says
+        limits = ()
+    return tuple(sorted({*(b for b in M_CLASSES if b < max(limits)), *limits})) if limits else M_CLASSES
+
+
+def _rows(hint: int | None, classes: tuple[int, ...]) -> tuple[int, int]:
     """The smallest and the largest number of rows of a class."""
     if hint is None:
-        return M_CLASSES[-1] + 1, _MAX_ROWS
-    index = M_CLASSES.index(hint)
-    return (M_CLASSES[index - 1] + 1 if index else 1), hint
+        return classes[-1] + 1, _MAX_ROWS
+    index = classes.index(hint)
+    return (classes[index - 1] + 1 if index else 1), hint
 
 
 def resolve(spec: str, rows: int, device: int) -> int | str:
@@ -59,7 +71,7 @@ def _resolve(spec: str, rows: int, device: int) -> int:
     native.register_program(spec)
     if rows == 0:
         return 0
-    key = (spec, m_class(rows), device)
+    key = (spec, m_class(rows, classes_of(spec, device)), device)
     environment = tuple(os.environ.get(name) for name in _ENVIRONMENT)
     why, when = _REFUSED.get(key, ("", ()))
     if not why or when != environment:
@@ -89,7 +101,7 @@ def _register(spec: str, hint: int | None, device: int) -> str:
         if settings.jit() == "require":
             raise
         return str(e)
-    native.register(spec, kernel, *_rows(hint))
+    native.register(spec, kernel, *_rows(hint, classes_of(spec, device)))
     return ""
 
 
@@ -118,7 +130,8 @@ def reason(spec: str, a: Tensor) -> str:
     """Why a call with this spec runs the reference."""
     if not a.is_cuda or not native.is_loaded():
         return native.reason_against(a) or "asked for"
-    return refusal(spec, m_class(programs.parse(spec).rows(a.shape[:-1])), a.device.index)
+    hint = m_class(programs.parse(spec).rows(a.shape[:-1]), classes_of(spec, a.device.index))
+    return refusal(spec, hint, a.device.index)
 
 
 def refusal(spec: str, hint: int | None, device: int) -> str:

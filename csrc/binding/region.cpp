@@ -19,7 +19,7 @@ char const* describe(int code) {
     case CF_ERROR_ARGUMENT: return "a pointer or a stride is misaligned, or a size is out of range";
     case CF_ERROR_TENSOR_MAP: return "the driver refused a TMA descriptor";
     case CF_ERROR_DRIVER: return "there is no usable CUDA driver";
-    case CF_ERROR_RESIDENCY: return "the GPU cannot hold one row group of tiles at once";
+    case CF_ERROR_RESIDENCY: return "the GPU cannot hold all tiles at once that wait for each other";
     default: return code > 0 ? cuda().error_string(code) : "unknown error";
   }
 }

@@ -129,7 +129,10 @@ class _Sections:
         lists = [] if columns is None else [self._list("Columns", f"{name}Columns", columns, name)]
         lists.append(self._list("Effects", f"{name}Effects", effects, name))
         writer.lines += layout.declaration(name, f"cf::{name}", lists)
-        return Section(f"by {_TAILS[name]}", name, writer.lines)
+        who = _TAILS[name]
+        if name == "ColTail" and self.program.columns_wait:
+            who = "the first tile of each block of columns"
+        return Section(f"by {who}", name, writer.lines)
 
     def _list(self, template: str, alias: str, items: list[str], parent: str) -> str:
         """A list of types, under a name of its own if it is long."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.phases.access import RUN, moves_rows
-from comfuse.generator.phases.levels import Levels
+from comfuse.generator.phases.levels import Levels, axis
 from comfuse.generator.phases.program import Phase
 from comfuse.generator.phases.reads import values_of_tiles
 from comfuse.generator.spec import FusedSpec, Space
@@ -13,7 +13,14 @@ from comfuse.generator.spec import FusedSpec, Space
 
 def decisions(spec: FusedSpec, phases: list[Phase], when: Levels) -> tuple[str, ...]:
     """One sentence each, in the order of the phases, then what comes behind them."""
-    return (*_products(spec), *_kept(spec, phases), *_groups(spec), *_tails(spec, when), *_access(spec))
+    return (
+        *_products(spec),
+        *_kept(spec, phases),
+        *_groups(spec),
+        *_columns(spec, when),
+        *_tails(spec, when),
+        *_access(spec),
+    )
 
 
 def _products(spec: FusedSpec) -> list[str]:
@@ -58,16 +65,28 @@ def _groups(spec: FusedSpec) -> list[str]:
     return [f"{', '.join(names)} {verb} over groups of {spec.group} columns, each within one tile"]
 
 
+def _columns(spec: FusedSpec, when: Levels) -> list[str]:
+    if not when.columns_wait:
+        return []
+    names = ", ".join(n.name for i, n in enumerate(spec.nodes) if axis(spec, i) == "col")
+    return [f"{names}: the tiles of a block of columns exchange partials and wait for each other's"]
+
+
 def _tails(spec: FusedSpec, when: Levels) -> list[str]:
+    last = "by the last tile of {} to finish; no tile waits"
     said = []
-    for outputs, part in (
-        (when.row_tail, "a row block"),
-        (when.column_tail, "a block of columns"),
-        (when.full_tail, "all"),
+    for outputs, how in (
+        (when.row_tail, last.format("a row block")),
+        (
+            when.column_tail,
+            "by the first tile of a block of columns"
+            if when.columns_wait
+            else last.format("a block of columns"),
+        ),
+        (when.full_tail, last.format("all")),
     ):
         if outputs:
-            names = ", ".join(spec.outputs[o].name for o in outputs)
-            said.append(f"{names}: by the last tile of {part} to finish; no tile waits")
+            said.append(f"{', '.join(spec.outputs[o].name for o in outputs)}: {how}")
     return said
 
 

@@ -1,8 +1,9 @@
 """When each value of a program can be had: in which phase at the earliest, or only behind the last one.
 
 What needs no reduction is phase 0.  A value that reads a row or group reduction of a value of phase p is
-phase p + 1.  Column and full reductions are complete only when all tiles are, so what reads them comes behind
-all phases, and so do values a row that are stored and that no tile has to wait for.
+phase p + 1, and so is one of a tile that reads a column reduction: then all tiles run at once, and those of a
+block of columns wait for each other.  Other column reductions, and full ones, are left to tails behind all
+phases, and so are values a row that are stored and that no tile has to wait for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from comfuse.generator.spec import FusedSpec, Space
 
 _OF_TILES = (Space.TILE, Space.GROUP)
 _READABLE = ("row", "group")  # axes whose results later phases can read
-_TWO_KERNELS = "comfuse.generator.stages cuts such a program into two kernels"
+_SEVERAL_KERNELS = "comfuse.generator.stages cuts such a program into several kernels"
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,11 @@ class Levels:
     """For each node of a spec, when.
 
     Attributes:
-        level: the earliest phase in which the node can be had; of a column or full reduction, the phase of
-            its input.
+        level: the earliest phase in which the node can be had; of a reduction that no phase reads, the phase
+            of its input.
         waited: row reductions that the tiles of a row block wait for.
+        columns_wait: whether the tiles of a block of columns wait for each other: some phase reads a column
+            reduction, and then all of them are exchanged.
         row_tail: outputs of values a row that are left to the last tile of a row block.
         column_tail: outputs that read column reductions.
         full_tail: outputs that read full reductions.
@@ -34,6 +37,7 @@ class Levels:
 
     level: tuple[int, ...]
     waited: frozenset[int]
+    columns_wait: bool
     row_tail: tuple[int, ...]
     column_tail: tuple[int, ...]
     full_tail: tuple[int, ...]
@@ -47,19 +51,21 @@ def levels(spec: FusedSpec) -> Levels:
     """When each node of a normalised spec can be had.
 
     Raises:
-        PlanError: naming the node: it needs a column or full reduction sooner than there is one.
+        PlanError: naming the node: it needs a full reduction sooner than there is one.
     """
+    late = _needs_all_tiles(spec)
+    columns_wait = _tiles_read_columns(spec)
+    readable = (*_READABLE, "col") if columns_wait else _READABLE
     level: list[int] = []
     for i, node in enumerate(spec.nodes):
         earliest = max((level[j] for j in node.inputs), default=0)
-        level.append(earliest + 1 if axis(spec, i) in _READABLE else earliest)
+        level.append(earliest + 1 if axis(spec, i) in readable else earliest)
     waited = _waited(spec, level)
-    late = _needs_all_tiles(spec)
     column_tail, full_tail = (
         tuple(o for o, output in enumerate(spec.outputs) if kind in late[output.node])
         for kind in ("col", "full")
     )
-    return Levels(tuple(level), waited, _row_tail(spec, waited), column_tail, full_tail)
+    return Levels(tuple(level), waited, columns_wait, _row_tail(spec, waited), column_tail, full_tail)
 
 
 def axis(spec: FusedSpec, i: int) -> Axis | None:
@@ -99,27 +105,37 @@ def _row_tail(spec: FusedSpec, waited: frozenset[int]) -> tuple[int, ...]:
     )
 
 
+def _tiles_read_columns(spec: FusedSpec) -> bool:
+    """Whether a value of a tile reads a column reduction, directly or through values a column."""
+    reads = [False] * len(spec.nodes)  # for each value a column
+    for i, node in enumerate(spec.nodes):
+        read = axis(spec, i) == "col" or any(reads[j] for j in node.inputs)
+        if read and spaces(spec)[i] is Space.TILE:
+            return True
+        reads[i] = read
+    return False
+
+
 def _needs_all_tiles(spec: FusedSpec) -> list[dict[str, str]]:
-    """For each node the kinds of column and full reductions that it reads, with the name of one of each."""
+    """For each value a column, and one in all, the kinds of reductions that it reads, with a name of each."""
     late: list[dict[str, str]] = []
     for i, node in enumerate(spec.nodes):
         read = {kind: name for j in node.inputs for kind, name in late[j].items()}
         _check_late(spec, i, read)
         own = axis(spec, i)
-        late.append({**read, own: node.name} if own in ("col", "full") else read)
+        if own in ("col", "full"):
+            late.append({own: node.name})
+        else:
+            late.append(read if spaces(spec)[i] in (Space.ROW, Space.SCALAR) else {})
     return late
 
 
 def _check_late(spec: FusedSpec, i: int, read: dict[str, str]) -> None:
     node, space = spec.nodes[i], spaces(spec)[i]
-    if read and (axis(spec, i) is not None or space not in (Space.ROW, Space.SCALAR)):
-        source = next(iter(read.values()))
-        raise PlanError(
-            f"reads {source!r}, which is complete only when all tiles are; {_TWO_KERNELS}", node.name
-        )
-    if space is Space.ROW and "full" in read:
-        raise PlanError(
-            f"a value a column reads {read['full']!r}, which is complete only when all columns are; "
-            f"{_TWO_KERNELS}",
-            node.name,
-        )
+    if "full" not in read or space is Space.SCALAR:
+        return
+    what, complete = ("a value a column reads", "columns") if space is Space.ROW else ("reads", "tiles")
+    raise PlanError(
+        f"{what} {read['full']!r}, which is complete only when all {complete} are; {_SEVERAL_KERNELS}",
+        node.name,
+    )

@@ -26,6 +26,8 @@ def price(spec: FusedSpec, evaluated: list[int]) -> float:
         if node.op == "load" and node.operand is not None:
             whole = space is not Space.TILE or moves_rows(spec, spec.operands[node.operand])
             cost += _LOAD[space] if whole else _of_run(spec, _LOAD_STRIDED, _LOAD_BY_ELEMENT)
+        elif node.op in REDUCTIONS:  # of columns: the results lie beside the row vectors
+            cost += _LOAD[Space.ROW] * REDUCTIONS[node.op].state_floats
         elif node.op in ELEMENTWISE and space is not Space.SCALAR:
             cost += ELEMENTWISE[node.op].cost
     return cost

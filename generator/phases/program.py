@@ -19,6 +19,7 @@ class Phase:
     lets: tuple[int, ...]  # tile nodes evaluated once and used by name, in order of dependency
     reductions: tuple[int, ...]  # reduction nodes of all kinds, in order of first evaluation
     waits: bool  # whether the tiles of a row block wait for each other's row reductions behind it
+    columns_wait: bool  # whether those of a block of columns wait for each other's column reductions
     stores: tuple[int, ...]  # outputs
     cost: float  # issue slots an element
 
@@ -35,13 +36,14 @@ class RowTail:
 class PhaseProgram:
     """The phases of a program, what follows them, and what was decided on the way, for people.
 
-    No tile waits for what is computed behind the phases: the last one to arrive does the work.
+    No tile waits for what is computed behind the phases: the last one to arrive does the work.  Where tiles
+    wait for column reductions, the first one of a block of columns has them and stores what reads them.
     """
 
     spec: FusedSpec
     phases: tuple[Phase, ...]
     row_tail: RowTail | None  # by the last tile of a row block
-    column_stores: tuple[int, ...]  # (N,) outputs, by the last tile of a block of columns
+    column_stores: tuple[int, ...]  # (N,) outputs, by the last (or first) tile of a block of columns
     full_stores: tuple[int, ...]  # () outputs, by the last tile of all
     decisions: tuple[str, ...]
 
@@ -54,6 +56,11 @@ class PhaseProgram:
     def waits(self) -> bool:
         """Whether the tiles of a row block wait for each other at all."""
         return any(phase.waits for phase in self.phases)
+
+    @property
+    def columns_wait(self) -> bool:
+        """Whether the tiles of a block of columns wait for each other, so that all have to run at once."""
+        return any(phase.columns_wait for phase in self.phases)
 
     @property
     def cost(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from comfuse.generator.ops import ELEMENTWISE
+from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.spec import FusedSpec, Space
 
@@ -13,7 +13,8 @@ def values_of_tiles(spec: FusedSpec, content: int, targets: tuple[int, ...]) -> 
     """Nodes evaluated element by element to have the targets, in the order of the spec.
 
     Left out are ``content`` and what it alone needs, the second of two GEMMs, which is always at hand, and
-    values a row or group, which come from statistics and column operands.
+    values a row or group, which come from statistics and column operands.  A column reduction is read, as an
+    operand is: what it reduces is not evaluated.
     """
     all_spaces = spaces(spec)
     found: set[int] = set()
@@ -23,7 +24,8 @@ def values_of_tiles(spec: FusedSpec, content: int, targets: tuple[int, ...]) -> 
         if i in found or i == content or all_spaces[i] in _ONCE_A_ROW or _is_second_gemm(spec, i):
             continue
         found.add(i)
-        stack.extend(spec.nodes[i].inputs)
+        if spec.nodes[i].op not in REDUCTIONS:
+            stack.extend(spec.nodes[i].inputs)
     return sorted(found)
 
 

@@ -26,7 +26,7 @@ def split(spec: FusedSpec) -> PhaseProgram:
     """The cheapest phase program of a normalised spec.
 
     Raises:
-        PlanError: naming the node: a tile reads a column or full reduction, or an output needs both.
+        PlanError: naming the node: a tile reads a full reduction, or an output needs a column one too.
     """
     return Splitter(spec, levels(spec)).program()
 
@@ -174,6 +174,7 @@ class Splitter:
             lets=self._lets(evaluated, targets),
             reductions=reductions,
             waits=any(r in self.when.waited for r in reductions),
+            columns_wait=self.when.columns_wait and any(axis(self.spec, r) == "col" for r in reductions),
             stores=self.stores_of(phase),
             cost=cost,
         )

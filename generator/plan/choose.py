@@ -22,7 +22,7 @@ def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan
         gpu: a key of :data:`comfuse.generator.plan.gpus.GPUS`, with a number of SMs if it is another
             (``"h100:114"``).
         m: the number of rows to plan for, of all batches together; None: many.  The kernel is right for
-            every M.
+            every M up to the plan's ``max_m``; a program for which that is limited needs a number.
 
     Raises:
         SpecError: the spec is malformed.
@@ -69,17 +69,30 @@ def candidates(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> tupl
         if (reason := check(spec)) is not None:
             raise PlanError(reason)
     program = split(spec)
-    return tuple(_consider(spec, program, shape, target, m or cost.LARGE_M) for shape in shapes(spec))
+    return tuple(_consider(spec, program, shape, target, m) for shape in shapes(spec))
+
+
+def row_limits(spec: FusedSpec, gpu: str = "h200") -> tuple[int, ...]:
+    """The numbers of rows at which tile shapes of a program drop out, ascending; none if all take any M.
+
+    Behind the last one no kernel runs the program.
+
+    Raises:
+        SpecError, PlanError: as :func:`candidates` of a single row.
+    """
+    plans = [c for c in candidates(spec, gpu, 1) if isinstance(c, KernelPlan)]
+    return tuple(sorted({p.max_m for p in plans if p.max_m is not None}))
 
 
 def _consider(
-    spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: gpus.Gpu, m: int
+    spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: gpus.Gpu, rows: int | None
 ) -> KernelPlan | Refusal:
     stages, slots = memory.stages_and_slots(program, shape, gpu.shared_bytes)
-    candidate = constraints.Candidate(spec, program, shape, stages, slots, gpu)
+    candidate = constraints.Candidate(spec, program, shape, stages, slots, gpu, rows)
     for check in constraints.SHAPE_CONSTRAINTS:
         if (reason := check(candidate)) is not None:
             return Refusal(shape, check.__name__, reason)
+    m = rows or cost.LARGE_M
     floor = cost.floor_us(spec, gpu, m)
     return KernelPlan(
         spec=spec,
@@ -95,7 +108,7 @@ def _consider(
         shared_bytes=memory.shared_bytes(program, shape, stages, slots),
         registers=registers(program, shape),
         decisions=(*program.decisions, *_decisions(spec, program, shape, m)),
-        max_m=None,
+        max_m=constraints.most_rows(program, shape, gpu),
         gpu=gpu.name,
         predicted_us=max(floor, cost.predict_us(spec, program, shape, gpu, m)),
         floor_us=floor,

@@ -34,6 +34,7 @@ class Candidate:
     stages: int
     slots: int
     gpu: Gpu
+    m: int | None = None  # rows to plan for; None: any number
 
 
 # --- on the program alone ---
@@ -128,6 +129,29 @@ def row_group_is_resident(c: Candidate) -> str | None:
     )
 
 
+def most_rows(program: PhaseProgram, shape: TileShape, gpu: Gpu) -> int | None:
+    """The largest M of a launch in which all tiles run at once; None where they need not."""
+    if not program.columns_wait:
+        return None
+    clusters = gpu.processors // shape.cluster_n
+    return clusters // shape.clusters_n(program.spec.n) * shape.tile_m
+
+
+def columns_are_resident(c: Candidate) -> str | None:
+    """Tiles that wait for all others of their columns run at once, one in each CTA."""
+    most = most_rows(c.program, c.shape, c.gpu)
+    if most is None:
+        return None
+    if SCHEDULES[c.shape.schedule].teams > 1:
+        return "tiles read column reductions, so that each CTA has one tile: a second team would have none"
+    if c.m is not None and c.m <= most:
+        return None
+    return (
+        f"tiles read column reductions, so that all of them have to run at once; M <= {most} fits, "
+        f"planned for {'any M' if c.m is None else f'M = {c.m}'}"
+    )
+
+
 def cluster_is_used(c: Candidate) -> str | None:
     if c.shape.tiles_n(c.spec.n) >= c.shape.cluster_n:
         return None
@@ -150,6 +174,7 @@ SHAPE_CONSTRAINTS: tuple[ShapeConstraint, ...] = (
     cluster_is_used,
     groups_are_in_tiles,
     row_group_is_resident,
+    columns_are_resident,
     shared_memory_fits,
     registers_fit,
 )

@@ -39,6 +39,9 @@ _LAUNCH_US = 4.5  # with the first tile's loads and the last one's stores
 _CYCLES_PER_SLOT = {"pingpong": 0.88, "pingpong2": 0.88, "cooperative": 0.95}
 _EPILOGUE_CYCLES = {"pingpong": 0.0, "pingpong2": 0.0, "cooperative": 2000.0}  # to refill the pipeline
 _EXCHANGE_CYCLES = 500.0  # between the tiles of a row, each time that they wait
+# Between the tiles of a block of columns: to merge the warps', and until the first words are read; then for
+# each round of loads.  Nothing hides it.  Not measured.
+_COLUMN_EXCHANGE_CYCLES, _COLUMN_ROUND_CYCLES = 3000.0, 1200.0
 _TAIL_CYCLES = 400.0  # to hand partials to the last tile, for each kind of tail; not measured
 # Slots an element to trade accumulators where B was not permuted: 16 shuffles and 48 selects for 16 values.
 _TRADE_SLOTS = 4.0
@@ -96,7 +99,16 @@ def predict_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gp
     passes = waves if program.waits else min(waves, -(-m // (shape.tile_m * BAND)))
     b_again = (passes - 1) * max(0.0, _columns(spec, spec.n) * spec.k * spec.dtype.nbytes - _KEPT_OF_B)
     memory = 1e6 * _MEMORY[shape.schedule] * (traffic(spec, m) + b_again) / gpu.bandwidth
-    return math.hypot(waves * (mainloop + _epilogue_us(spec, program, shape, gpu)), memory) + _LAUNCH_US
+    exchange = _column_exchange_us(program, shape, gpu, m)
+    tiles = waves * (mainloop + _epilogue_us(spec, program, shape, gpu))
+    return math.hypot(tiles, memory) + exchange + _LAUNCH_US
+
+
+def _column_exchange_us(program: PhaseProgram, shape: TileShape, gpu: Gpu, m: int) -> float:
+    at_once = 8 if _columns(program.spec, shape.tile_n) > 128 else 16  # row blocks whose words a thread loads
+    rounds = -(-m // (shape.tile_m * at_once))
+    count = sum(phase.columns_wait for phase in program.phases)
+    return 1e6 * count * (_COLUMN_EXCHANGE_CYCLES + rounds * _COLUMN_ROUND_CYCLES) / gpu.clock
 
 
 def _straddles(shape: TileShape, n: int, work: int, clusters: int) -> bool:
@@ -124,5 +136,6 @@ def _epilogue_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: 
     if shape.tiles_n(spec.n) > 1:
         cycles += _EXCHANGE_CYCLES * sum(phase.waits for phase in program.phases)
         cycles += _TAIL_CYCLES * (program.row_tail is not None)
-    cycles += _TAIL_CYCLES * len({a for r in program.reductions if (a := axis(spec, r)) in ("col", "full")})
+    tails = ("full",) if program.columns_wait else ("col", "full")
+    cycles += _TAIL_CYCLES * len({a for r in program.reductions if (a := axis(spec, r)) in tails})
     return 1e6 * cycles / gpu.clock

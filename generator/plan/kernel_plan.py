@@ -122,7 +122,7 @@ class KernelPlan:
     shared_bytes: int
     registers: int  # estimate, a thread
     decisions: tuple[str, ...]
-    max_m: int | None  # largest M that this plan is meant for; None: any
+    max_m: int | None  # largest M that the kernel can run; None: any
     gpu: str
     predicted_us: float  # for the M that was asked for
     floor_us: float  # no kernel can be faster: arithmetic or memory traffic alone

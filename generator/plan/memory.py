@@ -47,22 +47,34 @@ def vector_bytes(spec: FusedSpec, shape: TileShape) -> int:
 def collector_bytes(program: PhaseProgram, shape: TileShape) -> int:
     """Partial results of column and full reductions, from a team's warps to the collector.
 
+    Column reductions that the tiles of a block of columns exchange have no collector (:func:`column_bytes`).
+
     That is csrc/include/comfuse/sm90/collector_memory.hpp: for each team and warp a value a column, or one;
     then a bit for each tile of a row block and one more, in words of 64, and barriers.
     """
     spec, schedule = program.spec, SCHEDULES[shape.schedule]
-    late = [r for r in program.reductions if axis(spec, r) in ("col", "full")]
+    axes = ("full",) if program.columns_wait else ("col", "full")
+    late = [r for r in program.reductions if axis(spec, r) in axes]
     if not late:
         return 0
     warps = 4 * schedule.warpgroups
-    column = sum(4 * _state_floats(spec, r) * shape.tile_n for r in late if axis(spec, r) == "col")
+    column = sum(_column_states(spec, shape, r) for r in late if axis(spec, r) == "col")
     full = sum(8 for r in late if axis(spec, r) == "full")
     finished = -(-(shape.tiles_n(spec.n) + 1) // 64) * 8
     return warps * (column + full) + finished + (2 * schedule.teams + 1) * 8
 
 
-def _state_floats(spec: FusedSpec, reduction: int) -> int:
-    return REDUCTIONS[spec.nodes[reduction].op].state_floats
+def column_bytes(program: PhaseProgram, shape: TileShape) -> int:
+    """Partial results of exchanged column reductions (csrc/include/comfuse/sm90/column_memory.hpp)."""
+    exchanged = [r for phase in program.phases if phase.columns_wait for r in phase.reductions]
+    warps = 4 * SCHEDULES[shape.schedule].warpgroups
+    spec = program.spec
+    return warps * sum(_column_states(spec, shape, r) for r in exchanged if axis(spec, r) == "col")
+
+
+def _column_states(spec: FusedSpec, shape: TileShape, reduction: int) -> int:
+    """Bytes of one warp's."""
+    return 4 * REDUCTIONS[spec.nodes[reduction].op].state_floats * shape.tile_n
 
 
 def barrier_bytes(shape: TileShape, stages: int, slots: int) -> int:
@@ -81,6 +93,7 @@ def shared_bytes(program: PhaseProgram, shape: TileShape, stages: int, slots: in
         stages * stage_bytes(spec, shape)
         + SCHEDULES[shape.schedule].team_size * slots * slot_bytes(spec)
         + vector_bytes(spec, shape)
+        + column_bytes(program, shape)
         + collector_bytes(program, shape)
         + barrier_bytes(shape, stages, slots)
     )

@@ -59,12 +59,27 @@ def test_feedback_of_a_column_is_shown_as_two_kernels():
     b.output("y", b.op("sub", x, b.field(stats, "mean"), name="centred"), BF16)
     explanation = explain(b.spec(), 8192)
     assert explanation.plan is None
-    assert explanation.refused.startswith("centred: reads 'stats', which is complete only when all tiles are")
+    assert "all of them have to run at once; M <= 4224 fits, planned for M = 8192" in explanation.refused
     assert len(explanation.stages) == 2
     said = text(b.spec())
     assert "2 kernels, one after the other, not one: " + explanation.refused in said
     assert "the last tile of each block of columns stores mean" in said
     assert said.index("kernel 1 of 2") < said.index("kernel 2 of 2") < said.index("y = a @ b.T - mean")
+
+
+def test_feedback_of_a_column_is_one_kernel_for_as_many_rows_as_run_at_once():
+    b = SpecBuilder(1024, 512, BF16)
+    x = b.gemm()
+    mean = b.field(b.op("col_welford", x, name="stats"), "mean", name="mean")
+    b.output("y", b.op("sub", x, mean, name="centred"), BF16)
+    b.output("mean", mean, FP32)
+    explanation = explain(b.spec(), 4224)
+    assert explanation.plan is not None
+    assert explanation.stages == ()
+    said = text(b.spec(), 4224)
+    assert "rows       at most 4224: all tiles run at once" in said
+    assert "stats: the tiles of a block of columns exchange partials and wait for each other's" in said
+    assert "the first tile of each block of columns stores mean" in said
 
 
 @pytest.mark.parametrize("gpu", ["h200", "h100:114"])

@@ -106,7 +106,7 @@ def test_two_kernels_are_explained_as_such():
     def batch_norm(x, w):
         return torch.nn.functional.batch_norm(torch.nn.functional.linear(x, w), None, None, training=True)
 
-    said = str(comfuse.explain(batch_norm, tensor(512, 64).to("meta"), tensor(128, 64).to("meta")))
+    said = str(comfuse.explain(batch_norm, tensor(20000, 64).to("meta"), tensor(128, 64).to("meta")))
     assert "2 kernels, one after the other" in said
     assert "kernel 1 of 2" in said
     assert "not fused" not in said.split("not fused in this process")[0]

@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from comfuse.frontend import TraceError, fuse, trace_region
+import comfuse.ops
+from comfuse.frontend import TraceError, calls, fuse, trace_region
 from comfuse.generator.spec import Space
 from tests.frontend.support import LEAD, N, check, ops, residual, row, tensor, weight, x
 
@@ -177,6 +178,28 @@ def test_batch_norm_in_training_is_two_kernels():
     assert region.any_rows
     y = fuse(program)(x(9), weight(), row(1), row(2))
     exact = program(*(t.double() for t in (x(9), weight(), row(1), row(2))))
+    torch.testing.assert_close(y.double(), exact, rtol=2e-2, atol=2e-2)
+
+
+def test_batch_norm_is_one_kernel_where_the_gpu_holds_all_rows(monkeypatch):
+    """The choice is made for each call, by its rows and its GPU."""
+
+    def program(x, w, g, b):
+        return F.batch_norm(F.linear(x, w), None, None, g, b, training=True)
+
+    monkeypatch.setattr(calls, "planner_gpu", lambda index: ("h200", "h200:4")[index])
+    region = trace_region(program, (x(6), weight(), row(1), row(2)))
+    cpu, large, small = torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 1)
+    for rows, kernels in ((6, (2, 1, 1)), (4 * 128 + 1, (2, 1, 2)), (132 * 128 + 1, (2, 2, 2))):
+        args = (x(rows), weight(), row(1), row(2))
+        call = region.call(args)
+        assert tuple(len(call.steps(device)) for device in (cpu, large, small)) == kernels
+        assert (call.plain(large) is None) == (kernels[1] > 1)
+        assert call.plain(cpu) is None
+    (step,) = region.call((x(6), weight(), row(1), row(2))).steps(large)
+    a, b, operands, scalars = region.bind((x(6), weight(), row(1), row(2)))
+    (y,) = comfuse.ops.region(step.text, a, b[0], operands, scalars)
+    exact = program(*(t.double() for t in (x(6), weight(), row(1), row(2))))
     torch.testing.assert_close(y.double(), exact, rtol=2e-2, atol=2e-2)
 
 

@@ -310,6 +310,9 @@ class _Machine:
         if x.name == "Group":
             self.uses.groups.add(x)
             return place.groups[x, place.n * self._group_count() // self.n]
+        if x.name == "ColStat":
+            assert x.index() in self.stats, "phases read the column reductions of earlier ones"
+            return self._stat(x, "ColReduce", place.n)
         if x.name in ("RowIndex", "ColumnIndex"):
             return float(place.m if x.name == "RowIndex" else place.n)
         if x.name in ("Scalar", "Imm", "RowCount"):

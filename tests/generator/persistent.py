@@ -4,7 +4,8 @@ It knows what the device code does in which order (csrc/include/comfuse/sm90/ker
 time: every agent advances as far as it can, until all are done or none can move.  No step of one agent
 ever takes away what another waits for, so the order in which they move does not matter.  Agents of a CTA
 are its producer of GEMM operands, its producer of tile operands, its consumer warpgroups, and its collector,
-which takes partial results of column and full reductions.  Tails are left out: whoever arrives last does the
+which takes partial results of column and full reductions.  Column reductions that phases read go from tile to
+tile without it.  Tails are left out: whoever arrives last does the
 work, and nobody waits for it.
 """
 
@@ -32,6 +33,8 @@ class Machine:
     loads: tuple[int, ...] = ()  # pieces of tile operands that each phase reads
     # Whether the tiles of a row block wait for each other behind each phase but the last; empty: always.
     waits: tuple[bool, ...] = ()
+    # The same for the tiles of a block of columns; empty: never.
+    column_waits: tuple[bool, ...] = ()
     collects: bool = False  # whether the consumers leave partial results to a collector
 
     @property
@@ -55,6 +58,9 @@ class Machine:
 
     def waits_behind(self, phase: int) -> bool:
         return self.waits[phase] if self.waits else True
+
+    def columns_wait_behind(self, phase: int) -> bool:
+        return bool(self.column_waits) and self.column_waits[phase]
 
     @property
     def last_phase_with_loads(self) -> int:
@@ -182,10 +188,10 @@ class Simulation:
             return False
         if self.machine.collects and cta.collected <= item - self.machine.teams:
             return False  # the team's buffer still holds its item before
-        if self.machine.collects and cta.collected <= item - self.machine.teams:
-            return False  # the team's buffer still holds its item before
         if cta.read_of[w] == 0 and phase > 0:
             if self.machine.waits_behind(phase - 1) and not self._row_group_has(tile, phase - 1):
+                return False
+            if self.machine.columns_wait_behind(phase - 1) and not self._column_has(tile, phase - 1):
                 return False
             if phase - 1 == self.machine.last_phase_with_loads:
                 cta.passed[w] = item  # only now, behind the wait for the row group
@@ -237,4 +243,14 @@ class Simulation:
         return all(
             self.published.get(((block, other), phase), 0) >= self.machine.team_size
             for other in range(self.machine.tiles_n)
+        )
+
+    def _column_has(self, tile: Tile, phase: int) -> bool:
+        """Whether the tiles of all row blocks have published; phantoms neither publish nor wait."""
+        _, n = tile
+        if n >= self.machine.tiles_n:
+            return True
+        return all(
+            self.published.get(((block, n), phase), 0) >= self.machine.team_size
+            for block in range(self.machine.row_blocks)
         )

@@ -91,6 +91,21 @@ def relu_sum(n: int, k: int, dtype: DType) -> FusedSpec:
     return b.spec()
 
 
+def batch_norm(n: int, k: int, dtype: DType) -> FusedSpec:
+    """BatchNorm in training: the batch's statistics normalise it, and are outputs."""
+    b = SpecBuilder(n, k, dtype)
+    x = b.op("add", b.gemm(), b.load("bias", Space.ROW, dtype), name="x")
+    stats = b.op("col_welford", x, name="stats")
+    mean, var = b.field(stats, "mean", name="mean"), b.field(stats, "var", name="var")
+    rstd = b.op("rsqrt", b.op("add", var, b.load("eps", Space.SCALAR)), name="rstd")
+    x_hat = b.op("mul", b.op("sub", x, mean), rstd)
+    weight, shift = b.load("bn_weight", Space.ROW, dtype), b.load("bn_bias", Space.ROW, dtype)
+    b.output("y", b.op("add", b.op("mul", x_hat, weight), shift, name="y"), dtype)
+    b.output("mean", mean, FP32)
+    b.output("rstd", rstd, FP32)
+    return b.spec()
+
+
 def attention_scores(n: int, k: int, dtype: DType) -> FusedSpec:
     """Batched softmax(q @ k.mT * scale), causal."""
     b = SpecBuilder(n, k, dtype, batched=True)
@@ -150,4 +165,7 @@ GOLDEN: dict[str, FusedSpec] = {
     "column_major_weight": column_major_weight(4096, 4096, BF16),
     "patch_embedding": patch_embedding(768, 768, BF16),
     "qk_heads": qk_heads(4096, 4096, BF16, 128),
+    "batch_norm_resident": batch_norm(512, 512, BF16),
 }
+# The number of rows to plan for, where a program is one kernel for so many only.
+ROWS = {"batch_norm_resident": 4096}

@@ -106,6 +106,64 @@ def test_the_simulation_finds_the_deadlock_of_too_wide_a_row(
     assert not finishes(Machine(1, wide, cluster_n, clusters, schedule, 2, k_blocks=1))
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_columns_that_wait_make_progress_where_all_tiles_run_at_once(data: st.DataObject) -> None:
+    """Beside row groups and a collector, in any phases."""
+    cluster_n = data.draw(st.sampled_from([1, 2]))
+    tiles_n, row_blocks = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 6))
+    phases = data.draw(st.integers(1, 4))
+    booleans = st.lists(st.booleans(), min_size=phases, max_size=phases)
+    machine = Machine(
+        row_blocks=row_blocks,
+        tiles_n=tiles_n,
+        cluster_n=cluster_n,
+        clusters=-(-tiles_n // cluster_n) * row_blocks,
+        schedule="cooperative",
+        phases=phases,
+        stages=data.draw(st.integers(1, 4)),
+        k_blocks=data.draw(st.integers(1, 3)),
+        slots=data.draw(st.integers(1, 3)),
+        loads=tuple(data.draw(st.lists(st.integers(0, 3), min_size=phases, max_size=phases))),
+        waits=tuple(data.draw(booleans)),
+        column_waits=tuple(data.draw(booleans)),
+        collects=data.draw(st.booleans()),
+    )
+    assert finishes(machine)
+
+
+@pytest.mark.parametrize("cluster_n", [1, 2])
+@pytest.mark.parametrize("tiles_n, row_blocks", [(1, 3), (2, 2), (3, 4)])
+def test_the_simulation_finds_the_deadlock_of_too_many_rows(
+    cluster_n: int, tiles_n: int, row_blocks: int
+) -> None:
+    """One row block fewer than there are: its tiles would come second, and all wait for them."""
+    clusters = -(-tiles_n // cluster_n) * (row_blocks - 1)
+    for loads in ((), (1, 1)):
+        assert not finishes(
+            Machine(
+                row_blocks, tiles_n, cluster_n, clusters, "cooperative", 2,
+                loads=loads, waits=(False, False), column_waits=(True, False),
+            )
+        )  # fmt: skip
+
+
+def test_as_many_rows_as_the_planner_lets_pass_make_progress() -> None:
+    b = SpecBuilder(300, 64, DType.BF16)
+    x = b.gemm()
+    b.output("y", b.op("sub", x, b.op("col_max", x)), DType.BF16)
+    found = [c for c in candidates(b.spec(), "h200:12", 1) if isinstance(c, KernelPlan)]
+    assert {c.max_m for c in found} == {256, 384, 512, 768}
+    for c in found:
+        assert c.max_m is not None
+        machine = Machine(
+            c.max_m // 128, c.shape.tiles_n(300), c.cluster_n, 12 // c.cluster_n, c.schedule, 2,
+            waits=(False, False), column_waits=(True, False),
+        )  # fmt: skip
+        assert machine.items <= machine.clusters
+        assert finishes(machine)
+
+
 def test_one_phase_never_waits() -> None:
     assert finishes(Machine(3, 9, 1, 2, "pingpong", phases=1))
 

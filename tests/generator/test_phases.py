@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from comfuse.generator import catalog
@@ -17,6 +17,7 @@ from comfuse.generator.passes import normalize
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.phases import PhaseProgram, axis, moves_rows, split
 from comfuse.generator.phases.levels import levels
+from comfuse.generator.phases.reads import values_of_tiles
 from comfuse.generator.phases.split import Splitter
 from comfuse.generator.spec import DType, FusedSpec, Operand, Output, Space
 
@@ -40,7 +41,8 @@ def kept(p: PhaseProgram) -> list[str | None]:
 @settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_phases_compute_what_the_spec_means(data: st.DataObject) -> None:
-    spec = normalize(data.draw(specs()))
+    spec = normalize(data.draw(specs(feedback=data.draw(st.booleans()))))
+    assume(refusal_of(spec) is None)
     gemm, operands = data.draw(arguments(spec))
     direct = interpret(spec, gemm, operands)
     phased = interpret_phases(split(spec), gemm, operands)
@@ -131,16 +133,67 @@ def refusal_of(spec: FusedSpec) -> PlanError | None:
 @settings(max_examples=200, deadline=None)
 @given(specs(feedback=True))
 def test_what_reads_all_tiles_too_early_is_refused(spec: FusedSpec) -> None:
-    """Never a phase program that reads a column or full reduction in a tile."""
+    """No phase reads a full reduction, or a column one that no earlier phase has waited for."""
     refusal = refusal_of(spec)
     if refusal is not None:
         assert refusal.node in {node.name for node in normalize(spec).nodes}
         assert "generator.stages" in refusal.reason
         return
     p = program(spec)
-    for i, space in enumerate(spaces(p.spec)):
-        if space in (Space.TILE, Space.COLUMN, Space.GROUP) and p.spec.nodes[i].op not in REDUCTIONS:
-            assert not {axis(p.spec, r) for r in reductions_behind(p.spec, i)} & {"col", "full"}
+    read_anywhere = False
+    waited_for: set[int] = set()
+    for phase in p.phases:
+        targets = [p.spec.nodes[r].inputs[0] for r in phase.reductions]
+        targets += [p.spec.outputs[o].node for o in phase.stores]
+        targets += [] if phase.keep is None else [phase.keep]
+        evaluated = values_of_tiles(p.spec, phase.content, tuple(targets))
+        read = {i for i in evaluated if p.spec.nodes[i].op in REDUCTIONS}
+        assert {axis(p.spec, r) for r in read} <= {"col"}
+        assert read <= waited_for
+        read_anywhere |= bool(read)
+        columns = {r for r in phase.reductions if axis(p.spec, r) == "col"}
+        assert columns or not phase.columns_wait
+        waited_for |= columns if phase.columns_wait else set()
+    assert p.columns_wait == read_anywhere
+
+
+def batch_norm(b: SpecBuilder, x: int, name: str = "") -> int:
+    stats = b.op("col_welford", x, name=f"stats{name}")
+    mean, var = b.field(stats, "mean", name=f"mean{name}"), b.field(stats, "var", name=f"var{name}")
+    return b.op("mul", b.op("sub", x, mean), b.op("rsqrt", var, name=f"rstd{name}"), name=f"y{name}")
+
+
+def test_batch_norm_is_two_phases() -> None:
+    b = SpecBuilder(64, 64, BF16)
+    x = b.op("add", b.gemm(), b.load("residual", Space.TILE, BF16), name="x")
+    y = batch_norm(b, x)
+    b.output("y", y, BF16)
+    b.output("peak", b.op("col_max", y, name="peak"), DType.FP32)  # stored only
+    p = program(b.spec())
+    assert kept(p) == ["x", None]
+    assert [phase.columns_wait for phase in p.phases] == [True, True]
+    assert not p.waits
+    assert [phase.stores for phase in p.phases] == [(), (0,)]
+    assert p.column_stores == (1,)
+    exchanged = "the tiles of a block of columns exchange partials and wait for each other's"
+    assert f"stats, peak: {exchanged}" in p.decisions
+    assert "peak: by the first tile of a block of columns" in p.decisions
+
+
+def test_each_batch_norm_of_a_chain_is_a_phase_more() -> None:
+    b = SpecBuilder(64, 64, BF16)
+    b.output("y", batch_norm(b, b.op("relu", batch_norm(b, b.gemm(), "1")), "2"), BF16)
+    p = program(b.spec())
+    assert [phase.columns_wait for phase in p.phases] == [True, True, False]
+
+
+def test_rows_and_columns_wait_side_by_side() -> None:
+    b = SpecBuilder(64, 64, BF16)
+    x = b.gemm()
+    both = b.op("mul", b.op("sub", x, b.op("col_max", x)), b.op("row_max", x))
+    b.output("y", both, BF16)
+    p = program(b.spec())
+    assert [(phase.waits, phase.columns_wait) for phase in p.phases] == [(True, True), (False, False)]
 
 
 def test_layernorm_keeps_its_input() -> None:

@@ -9,8 +9,21 @@ import pytest
 from comfuse.generator import catalog
 from comfuse.generator.builder import SpecBuilder
 from comfuse.generator.errors import PlanError
-from comfuse.generator.plan import GPUS, KernelPlan, TileShape, candidates, cost, force, memory, plan
+from comfuse.generator.kernels import kernels
+from comfuse.generator.passes import normalize
+from comfuse.generator.plan import (
+    GPUS,
+    KernelPlan,
+    TileShape,
+    candidates,
+    cost,
+    force,
+    memory,
+    plan,
+    row_limits,
+)
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
+from comfuse.generator.stages import stages, whole
 
 BF16, FP32 = DType.BF16, DType.FP32
 
@@ -189,6 +202,79 @@ def test_batches_reduce_along_rows_only() -> None:
     b.output("sums", b.op("col_sum", x, name="sums"), FP32)
     with pytest.raises(PlanError, match="sums: a reduction over the rows of a batch"):
         plan(b.spec())
+
+
+# --- column reductions that tiles read ---
+
+
+def centred(n: int = 512, op: str = "col_welford") -> FusedSpec:
+    b = SpecBuilder(n, 512, BF16)
+    x = b.gemm()
+    r = b.op(op, x)
+    b.output("y", b.op("sub", x, b.field(r, "mean") if op.endswith("welford") else r), BF16)
+    return b.spec()
+
+
+def resident(n: int, m: int, gpu: str = "h200") -> list[KernelPlan]:
+    return [c for c in candidates(centred(n), gpu, m) if isinstance(c, KernelPlan)]
+
+
+def test_all_tiles_run_at_once() -> None:
+    """132 SMs: clusters of a row block, row blocks of 128 rows; and one team a CTA."""
+    for n in (64, 200, 512, 1000, 4096):
+        for p in resident(n, 1):
+            assert p.schedule == "cooperative"
+            assert p.max_m == 132 // p.cluster_n // p.shape.clusters_n(n) * 128
+            assert p.shape in {q.shape for q in resident(n, p.max_m)}
+            assert p.shape not in {q.shape for q in resident(n, p.max_m + 1)}
+
+
+def test_wider_tiles_run_more_rows_at_once() -> None:
+    assert row_limits(centred(512)) == (16 * 128, 33 * 128, 66 * 128)
+    assert row_limits(centred(200)) == (33 * 128, 66 * 128, 132 * 128)
+    assert row_limits(centred(512), "h200:100") == (12 * 128, 25 * 128, 50 * 128)
+    assert row_limits(catalog.linear(512, 64, BF16)) == ()
+    assert plan(centred(512), m=66 * 128).max_m == 66 * 128
+    with pytest.raises(PlanError, match=r"M <= 8448 fits, planned for M = 8449"):
+        plan(centred(512), m=66 * 128 + 1)
+    with pytest.raises(PlanError, match="planned for any M"):
+        plan(centred(512))
+
+
+def test_too_wide_a_row_block_is_never_resident() -> None:
+    assert row_limits(centred(132 * 256)) == (128,)
+    assert row_limits(centred(132 * 256 + 8)) == ()
+    with pytest.raises(PlanError, match="M <= 0 fits"):
+        plan(centred(132 * 256 + 8), m=1)
+
+
+def test_exchanged_columns_take_shared_memory_but_no_collector() -> None:
+    """Eight warps of a cooperative team, a value a column each."""
+    shape = TileShape("cooperative", 128, 128, 2)
+    for op, floats in (("col_sum", 1), ("col_welford", 2)):
+        p = force(centred(512, op), shape, m=1024)
+        assert memory.column_bytes(p.program, shape) == 8 * 128 * 4 * floats
+        assert memory.collector_bytes(p.program, shape) == 0
+    tail = force(reduced("col_sum"), shape)
+    assert memory.column_bytes(tail.program, shape) == 0
+
+
+def test_one_kernel_of_batch_norm_is_predicted_to_beat_two() -> None:
+    one = plan(centred(512), m=4096).predicted_us
+    assert one < sum(plan(stage.spec, m=4096).predicted_us for stage in stages(centred(512)))
+    later = [plan(centred(512), m=m).predicted_us for m in (128, 2048, 4096, 8448)]
+    assert later == sorted(set(later))
+
+
+def test_kernels_are_one_where_the_gpu_holds_all_tiles() -> None:
+    spec = centred(512)
+    assert [len(kernels(spec, "h200", m)) for m in (1, 8448, 8449, None)] == [1, 1, 2, 2]
+    assert len(kernels(spec, "h200:100", 8448)) == 2
+    (one,) = kernels(spec, "h200", 1)
+    assert one == whole(normalize(spec))
+    assert kernels(spec, "h200", 8449) == stages(spec)
+    linear = catalog.linear(64, 64, BF16)
+    assert kernels(linear, "h200", 1) == kernels(linear) == stages(linear)
 
 
 # --- layouts and sizes ---

@@ -26,7 +26,8 @@ DEVICE = "cuda"
 class Case:
     """A program at one N and dtype, by the plan of the given schedule and tile, e.g. ``"pingpong-128x128"``.
 
-    ``schedule`` None: what the planner chooses.  K is no part of a case: kernels serve every K.
+    ``schedule`` None: what the planner chooses.  K is no part of a case: kernels serve every K.  ``m``: the
+    rows to plan for, where the kernel serves only so many.
     """
 
     program: Program
@@ -38,6 +39,7 @@ class Case:
     a_major: Major = Major.K
     b_major: Major = Major.K
     batched: bool = False
+    m: int | None = None
 
     def __str__(self) -> str:
         parts = [self.program.name, f"n{self.n}", self.dtype.value]
@@ -46,6 +48,7 @@ class Case:
         parts += ["batched"] if self.batched else []
         parts.append(self.schedule or "planned")
         parts += [f"c{self.cluster_n}"] if self.cluster_n else []
+        parts += [f"m{self.m}"] if self.m else []
         return "-".join(parts)
 
     @property
@@ -59,8 +62,8 @@ class Case:
 
     def plan(self) -> KernelPlan:
         if self.schedule is None:
-            return planner.plan(self.spec)
-        return forced_plan(self.spec, self.schedule, self.cluster_n)
+            return planner.plan(self.spec, m=self.m)
+        return forced_plan(self.spec, self.schedule, self.cluster_n, self.m)
 
     def spec_of(self, k: int) -> FusedSpec:
         geometry = Geometry(self.n, k, self.dtype, self.a_major, self.b_major, self.batched)

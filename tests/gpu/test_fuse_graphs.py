@@ -25,7 +25,7 @@ K = 72
 
 
 def batch_norm(x: Tensor, w: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
-    """In training: the second kernel reads the statistics of the first."""
+    """In training: one kernel where all tiles run at once; of two the second reads what the first stores."""
     return F.batch_norm(F.linear(x, w), None, None, gamma, beta, training=True)
 
 
@@ -116,7 +116,8 @@ CASES = (
 def specs_ahead() -> list[FusedSpec]:
     """Of any number of rows, but for the products over the rows, whose number is K."""
     regions = [(c, m) for c in CASES for m in ((128, 256) if c.function is weight_gradient else (128,))]
-    return [k for c, m in regions for k in trace_region(c.function, c.arguments(m, "meta")).kernels]
+    traced = [trace_region(c.function, c.arguments(m, "meta")) for c, m in regions]
+    return [spec for region in traced for spec in (region.spec, *region.kernels)]
 
 
 def _flat(result: Any) -> tuple[Tensor, ...]:
@@ -145,3 +146,18 @@ def test_against_float64(case: GraphCase) -> None:
         assert (reason[1].split()[0], times) == (case.copied, 2)
         fallbacks.reset()
     assert len(fused.regions) == (2 if case.function is weight_gradient else 1)
+
+
+def test_batch_norm_of_any_number_of_rows() -> None:
+    """One kernel for few rows, two for more than run at once, and never the reference."""
+    fused = comfuse.fuse(batch_norm)
+    case = CASES[0]
+    counts = []
+    for m in (2, 128, 2048, 16384, 20000, 128):
+        arguments = case.arguments(m)
+        y = fused(*arguments)
+        reference = batch_norm(*(x.double() for x in arguments))
+        error, allowed = relative_error(y, reference), tolerance(y.dtype, y.numel())
+        assert error <= allowed, f"M = {m}: error {error:.2e}, {allowed:.2e} allowed"
+        counts.append(len(fused.regions[-1].call(arguments).steps(y.device)))
+    assert counts == [1, 1, 1, 1, 2, 1]

@@ -23,6 +23,7 @@ from comfuse.errors import (
     ToolchainError,
 )
 from comfuse.generator import catalog
+from comfuse.generator.builder import SpecBuilder
 from comfuse.generator.spec import DType
 from comfuse.ops import native, programs, resolver
 from comfuse.ops.facts import facts
@@ -74,6 +75,22 @@ def test_a_kernel_for_each_class_of_m(world: World) -> None:
     ]
     assert resolver.m_class(2048) == 2048
     assert resolver.m_class(2049) is None
+
+
+def test_no_kernel_serves_more_rows_than_run_at_once(world: World) -> None:
+    """Tiles that read column reductions: classes end where a tile shape would fill the GPU, the last too."""
+    b = SpecBuilder(512, 512, DType.BF16)
+    x = b.gemm()
+    b.output("y", b.op("sub", x, b.op("col_max", x)), DType.BF16)
+    spec = b.spec().text()
+    for m in (1, 2048, 2049, 4225, 8448):
+        assert resolver.resolve(spec, m, 0) == 0
+    rows = [[1, 128], [513, 2048], [2049, 4224], [4225, 8448], [4225, 8448]]
+    assert [served for _, *served in world.kernels] == rows
+    assert resolver.resolve(spec, 8449, 0) == 1
+    assert len(world.kernels) == 5
+    (refusal,) = {reason for reason, _ in resolver._REFUSED.values()}
+    assert "M <= 8448 fits" in refusal
 
 
 def test_no_rows_need_no_kernel(world: World) -> None:

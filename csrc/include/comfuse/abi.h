@@ -64,7 +64,7 @@ enum {
   CF_ERROR_ARGUMENT = -2,     // a pointer or a stride is misaligned, or a size is out of range
   CF_ERROR_TENSOR_MAP = -3,   // the driver refused a TMA descriptor
   CF_ERROR_DRIVER = -4,       // no usable driver
-  CF_ERROR_RESIDENCY = -5     // the GPU cannot hold one row group of tiles at once
+  CF_ERROR_RESIDENCY = -5     // the GPU cannot hold all tiles at once that wait for each other
 };
 
 #ifdef __cplusplus

@@ -46,7 +46,7 @@ struct Stat {};  // of a RowReduce; in Column expressions of later phases and in
 template <int Reduction, Field F>
 struct GroupStat {};  // of a GroupReduce; in Group expressions of later phases
 template <int Reduction, Field F>
-struct ColStat {};  // of a ColReduce; in the ColTail
+struct ColStat {};  // of a ColReduce; in the ColTail, and in expressions of later phases (column_group.hpp)
 template <int Reduction, Field F>
 struct FullStat {};  // of a FullReduce; in the FullTail
 
@@ -107,7 +107,7 @@ struct Phase {
   using Effects = EffectsT;
 };
 // What no later work of a tile reads is computed in a tail, by whichever tile is the last to arrive: no tile
-// waits for another there.
+// waits for another there.  The ColTail of a program whose phases read ColStats is left to the first row block.
 template <class ColumnsT, class EffectsT>
 struct RowTail {  // of each row block: ColumnStores of values a row
   using Columns = ColumnsT;

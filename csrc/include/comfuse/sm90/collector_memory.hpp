@@ -10,7 +10,7 @@ namespace comfuse::sm90 {
 
 template <class Kernel>
 struct CollectorMemory {
-  using ColReductions = ColReductionsOf<typename Kernel::Program>;
+  using ColReductions = CollectedColumnsOf<typename Kernel::Program>;
   using FullReductions = FullReductionsOf<typename Kernel::Program>;
   static constexpr int kTeams = Kernel::kTeams, kWarps = 4 * Kernel::kTeamSize, TileN = Kernel::TileN;
   static constexpr bool kIsUsed = ColReductions::size + FullReductions::size > 0;

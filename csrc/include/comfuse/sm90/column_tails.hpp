@@ -7,29 +7,10 @@
 #include "comfuse/sm90/arrival.hpp"
 #include "comfuse/sm90/collector_memory.hpp"
 #include "comfuse/sm90/column_reduce.hpp"
-#include "comfuse/sm90/values.hpp"
+#include "comfuse/sm90/column_source.hpp"
 #include "comfuse/sm90/workspace.hpp"
 
 namespace comfuse::sm90 {
-
-// One column, with the States of all column reductions.
-template <class Kernel>
-struct ColumnSource {
-  typename Kernel::Params const& params;
-  int column;
-  States<ColReductionsOf<typename Kernel::Program>> states;
-
-  template <int R, Field F>
-  CF_DEVICE float read(ColStat<R, F>) const {
-    return state_of<R>(states).template get<F>(1.f / params.m);
-  }
-  template <int I, class T>
-  CF_DEVICE float read(RowVector<I, T>) const {
-    CfTensor const& vector = params.operands[I];
-    return to_float(static_cast<T const*>(vector.data)[column * vector.stride]);
-  }
-  CF_DEVICE float read(ColumnIndex) const { return float(column); }
-};
 
 // The whole, with the States of all full reductions.
 template <class Kernel>
@@ -73,10 +54,9 @@ class ColumnTails {
   }
 
  private:
-  static constexpr int kBarrier = 1 + 2 * Kernel::kTeams;  // behind those of Turns
   CF_DEVICE static void synchronize() {
     __syncwarp();
-    asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"n"(Kernel::kConsumersBarrier), "n"(kThreads) : "memory");
   }
 
   CF_DEVICE static float inverse(float count) { return count > 0.f ? 1.f / count : 0.f; }
@@ -110,7 +90,7 @@ class ColumnTails {
     ColumnSource<Kernel> source{params, tile_n * TileN + thread, {}};
     if (thread < TileN && source.column < N) {
       ((state_of<ReductionOf<E>::index>(source.states) = merge_stripes<E>(memory, stripes, thread)), ...);
-      store_columns(source, typename ColTailOf<Program>::Effects{});
+      store_row_vectors(source, typename ColTailOf<Program>::Effects{});
     }
   }
 
@@ -154,16 +134,6 @@ class ColumnTails {
         merger.add(memory.template columns<E>(0, 0)[s * TileN + column], stripes.rows(first, end), s == 0);
     }
     return merger.finish(1.f / stripes.m);
-  }
-
-  template <class... S>
-  CF_DEVICE static void store_columns(ColumnSource<Kernel> const& source, List<S...>) {
-    (store_column(source, S{}), ...);
-  }
-  template <int Output, class T, class X>
-  CF_DEVICE static void store_column(ColumnSource<Kernel> const& source, RowStore<Output, T, X>) {
-    CfTensor const& out = source.params.outputs[Output];
-    static_cast<T*>(out.data)[source.column * out.stride] = from_float<T>(evaluate_one(source, X{}));
   }
 
   // ---- all: a thread has neighbouring tiles

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "comfuse/sm90/collector_memory.hpp"
+#include "comfuse/sm90/column_group.hpp"
 #include "comfuse/sm90/column_reduce.hpp"
 #include "comfuse/sm90/column_tails.hpp"
 #include "comfuse/sm90/quad.hpp"
@@ -35,18 +36,19 @@ class Epilogue {
   using Owners = Quad<kFragments>;
 
  public:
-  // In shared memory: the member's ring of slots for tile operands, its team's buffer for vectors, and what
-  // all teams share with the collector.
+  // In shared memory: the member's ring of slots for tile operands, its team's buffer for vectors, column
+  // reductions that phases read, and what all teams share with the collector.
   struct Shared {
     typename Ring::Shared ring;
     uint8_t* vectors;
     uint64_t *vector_full, *vector_empty;
+    ColumnMemory<Kernel> columns;
     Collected collected;
   };
 
   CF_DEVICE Epilogue(Params const& params, Shared const& shared, int team, int member)
       : params_(params), shared_(shared), ring_(shared.ring), team_(team), warp_(4 * member + warp_id() % 4) {
-    if constexpr (Layout::kHasRowGroup)
+    if constexpr (Layout::kExchanges)
       parity_ = LaunchParity(params.workspace.parity_counter, gridDim.x * Kernel::kConsumerWarps);
     if (Ring::kOrdered && team == Kernel::kTeams - 1) Ring::Turn::pass(team);
   }
@@ -65,6 +67,8 @@ class Epilogue {
     if constexpr (Collected::kIsUsed) wait(shared_.collected.emptied(team_), phase_ ^ 1);
     run_phases(accumulator, item, PhasesOf<Program>{});
     run_row_tail(item);
+    if constexpr (Layout::kHasColumnGroup)
+      if (!item.phantom()) ColumnGroup<Kernel>(params_, shared_.columns, item).run_tail();
     if constexpr (Collected::kIsUsed) arrive(shared_.collected.filled(team_));
     __syncwarp();  // all that the warp has read comes before its arrival
     if constexpr (Kernel::kVectorBytes > 0)
@@ -74,7 +78,7 @@ class Epilogue {
 
   // When there are no tiles left.
   CF_DEVICE void leave() const {
-    if constexpr (Layout::kHasRowGroup) parity_.leave();
+    if constexpr (Layout::kExchanges) parity_.leave();
     if constexpr (Collected::kIsUsed) ColumnTails<Kernel>::run(params_, shared_.collected);
   }
 
@@ -108,6 +112,7 @@ class Epilogue {
     Reducers<typename P::Effects, kRows> reducers;
     FragmentSource<Kernel, P> source(params_, item, shared_.vectors, row_, columns);
     source.groups = groups;
+    source.column_states = shared_.columns;
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       HeldSlots<kFragments, P::Tiles::size> slots;
@@ -265,24 +270,34 @@ class Epilogue {
     }
     if (source.i == kFragments - 1) {
       int const rows = Tile(source.item, params_.m).rows_of_warp(warp_);
-      collected(effect)[source.column + column_after_scatter()] =
+      states_of_warp(effect)[source.column + column_after_scatter()] =
           reduce_scatter(reducer.columns).finish(rows);
     }
   }
   template <class E>
-  CF_DEVICE StateOf<E>* collected(E) const {
-    return shared_.collected.template columns<E>(team_, warp_);
+  CF_DEVICE StateOf<E>* states_of_warp(E) const {
+    if constexpr (Layout::kHasColumnGroup)
+      return shared_.columns.template states<E>(warp_);
+    else
+      return shared_.collected.template columns<E>(team_, warp_);
   }
 
   // ---- reductions at the end of a phase
   template <class R, class... E>
   CF_DEVICE void reduce_all(R& reducers, Item const& item, Tile const& tile, List<E...>) {
     (reduce_tile(reducers.of(E{}), item, tile, E{}), ...);
-    if constexpr (Layout::kHasRowGroup && (false || ... || is_fed_back<E>)) {
-      if (!item.phantom()) Group::rest();
-      (reduce_row_group(item, E{}), ...);
-    }
+    using Columns = typename Filter<IsExchanged, List<E...>>::type;
+    constexpr bool kRowsWait = Layout::kHasRowGroup && (false || ... || is_fed_back<E>),
+                   kColumnsWait = Columns::size > 0;
+    if ((!kRowsWait && !kColumnsWait) || item.phantom()) return;
+    ColumnGroup<Kernel> const group(params_, shared_.columns, item);
+    if constexpr (kColumnsWait) group.publish(parity_.tag(), Columns{});
+    Exchange::rest();
+    if constexpr (kRowsWait) (reduce_row_group(item, E{}), ...);
+    if constexpr (kColumnsWait) group.gather(parity_.tag(), Columns{});
   }
+  template <class E>
+  struct IsExchanged : std::bool_constant<IsColReduce<E>::value && Layout::kHasColumnGroup> {};
   template <class R, class E>
   CF_DEVICE void reduce_tile(R const&, Item const&, Tile const&, E) {}
   template <class R, int Reduction, class Monoid, class X>
@@ -342,9 +357,8 @@ class Epilogue {
   template <int Reduction, class Monoid, class X>
   CF_DEVICE void reduce_row_group(Item const& item, RowReduce<Reduction, Monoid, X> effect) {
     if constexpr (is_fed_back<RowReduce<Reduction, Monoid, X>>)
-      if (!item.phantom())
-        state_of<Reduction>(stats_) =
-            Group::template gather<Monoid>(words(effect, item), owned_row_, parity_.tag());
+      state_of<Reduction>(stats_) =
+          Group::template gather<Monoid>(words(effect, item), owned_row_, parity_.tag());
   }
 
   using TailWords = RowTailWords<Kernel>;

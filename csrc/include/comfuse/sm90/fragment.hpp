@@ -6,6 +6,7 @@
 #pragma once
 
 #include "comfuse/functors.hpp"
+#include "comfuse/sm90/column_memory.hpp"
 #include "comfuse/sm90/strided.hpp"
 
 namespace comfuse::sm90 {
@@ -40,6 +41,7 @@ struct FragmentSource {
   int column;  // first column of the fragment in its tile
   float const (*groups)[kRows];  // [group value of the phase][2 i + half], for the group of these columns
   uint8_t const* const* tiles;  // the slots that hold the tile operands' values
+  ColumnMemory<Kernel> column_states;  // of finished column reductions
   Fragment acc[Kernel::kProducts];
 
   // `row_`: the first of the warp's 16 rows in the tile.
@@ -166,6 +168,17 @@ CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, RowVector<Index
       reinterpret_cast<T const*>(source.vectors + Kernel::template vector_offset<RowVector<Index, T>>);
   float run[8];
   unpack(load_block(x + source.column + first_column_of_thread()), run);
+  Fragment f;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) f.at(0, i) = f.at(1, i) = run[i];
+  return f;
+}
+
+template <class Kernel, class P, int R, Field F>
+CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, ColStat<R, F>) {
+  float run[8];
+  source.column_states.template read<R, F>(run, source.column + first_column_of_thread(),
+                                           1.f / source.params.m);
   Fragment f;
 #pragma unroll
   for (int i = 0; i < 8; ++i) f.at(0, i) = f.at(1, i) = run[i];

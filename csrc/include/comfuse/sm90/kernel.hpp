@@ -47,6 +47,7 @@ struct FusedGemm {
 
   // ---- threads
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroup, kConsumerWarps = 4 * kConsumers;
+  static constexpr int kConsumersBarrier = 1 + 2 * kTeams;  // of all consumers, behind those of Turns
   // The registers that a CTA starts with, 168 or 96 a thread, dealt out anew.
   static_assert(kConsumers == 2 || kConsumers == 4);
   static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32,
@@ -80,7 +81,8 @@ struct FusedGemm {
   // A team's members each have a ring of tile slots, for their own rows; both teams use it, in the order
   // of the items.  A team has a buffer for its tile's vectors.
   static constexpr int kVectorsOffset = kSlotsOffset + kTeamSize * kSlots * kSlotBytes;
-  static constexpr int kCollectedOffset = kVectorsOffset + kTeams * kVectorBytes;
+  static constexpr int kColumnsOffset = kVectorsOffset + kTeams * kVectorBytes;
+  static constexpr int kCollectedOffset = kColumnsOffset + ColumnMemory<FusedGemm>::kBytes;
   static constexpr int kBarriersOffset = kCollectedOffset + Collected::kBytes;
   static constexpr int kBarriers =
       2 * Main::kStages + 2 * kTeamSize * kSlots + 2 * kTeams + Collected::kBarriers;
@@ -181,6 +183,7 @@ struct FusedGemm {
             memory + kVectorsOffset + team * kVectorBytes,
             vector_barriers + 2 * team,
             vector_barriers + 2 * team + 1,
+            {memory + kColumnsOffset},
             {memory + kCollectedOffset, vector_barriers + 2 * kTeams}};
   }
 

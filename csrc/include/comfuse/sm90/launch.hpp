@@ -26,6 +26,8 @@ class Launcher {
     int device, clusters;
     if (cudaError_t e = cudaGetDevice(&device)) return e;
     if (int e = resident_clusters(device, &clusters)) return e;
+    if (Layout::kHasColumnGroup && blocks_of(args->m) * Kernel::Scheduler::kClustersN > clusters)
+      return CF_ERROR_RESIDENCY;
     if (tensor_map_encoder() == nullptr) return CF_ERROR_DRIVER;
 
     Params params;
@@ -116,7 +118,7 @@ class Launcher {
     config.blockDim = dim3(Kernel::kThreads);
     config.dynamicSmemBytes = Kernel::kSharedBytes;
     config.attrs = attributes;
-    config.numAttrs = Layout::kHasRowGroup ? 2 : 1;  // only CTAs that wait for each other must be co-resident
+    config.numAttrs = Layout::kExchanges ? 2 : 1;  // only CTAs that wait for each other must be co-resident
     return config;
   }
 

@@ -4,7 +4,7 @@
 //
 // A monoid M has:
 //   M::State     A partial result.  It travels between CTAs as one 64-bit word, `pack` and `unpack`, with a
-//                one-bit tag in the lowest bit of the high half (row_group.hpp): whatever must survive
+//                one-bit tag in the lowest bit of the high half (exchange.hpp): whatever must survive
 //                exactly lies elsewhere.  `get<field>(1 / count)` reads the finished one.
 //   M::Thread    add(x, first, offset)     one element; `first` at the thread's first one
 //                add_run(x, first, offset) eight, at offset, offset + 1, ...: as add, but often cheaper

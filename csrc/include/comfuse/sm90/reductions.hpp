@@ -2,8 +2,9 @@
 //
 // A row reduction that tile work reads again is fed back: every tile of the row block needs its result,
 // and gets it through the row group (row_group.hpp).  One that only the RowTail reads is finished by the
-// last of these tiles to arrive (row_tail.hpp).  Column and full reductions are finished by the collectors
-// (collector.hpp), group reductions within the tile.
+// last of these tiles to arrive (row_tail.hpp).  Where tile work reads a column reduction, the tiles of a
+// column block exchange all column reductions (column_group.hpp).  Other column reductions and full ones are
+// finished by the collectors (collector.hpp), group reductions within the tile.
 #pragma once
 
 #include "comfuse/program.hpp"
@@ -12,11 +13,13 @@
 
 namespace comfuse::sm90 {
 
-// ---- bit R: the Stat of reduction R is read
+// ---- bit R: the Stat or ColStat of reduction R is read
 template <class X>
 constexpr uint64_t stats_read = 0;
 template <int R, Field F>
 constexpr uint64_t stats_read<Stat<R, F>> = uint64_t(1) << R;
+template <int R, Field F>
+constexpr uint64_t stats_read<ColStat<R, F>> = uint64_t(1) << R;
 template <class... X>
 constexpr uint64_t stats_read<List<X...>> = (uint64_t(0) | ... | stats_read<X>);
 template <class Fn, class... X>
@@ -31,13 +34,13 @@ template <int R, class M, int G, class X>
 constexpr uint64_t stats_read<GroupReduce<R, M, G, X>> = stats_read<X>;
 template <class T, class C, class L, class E, class G>
 constexpr uint64_t stats_read<Phase<T, C, L, E, G>> = stats_read<List<C, L, E, G>>;
+template <class ProgramT, class E>
+constexpr bool is_read_by_phases = (stats_read<PhasesOf<ProgramT>> >> ReductionOf<E>::index & 1) != 0;
 
 template <class ProgramT>
 struct RowReductions {
-  static constexpr uint64_t kRead = stats_read<PhasesOf<ProgramT>>;
   template <class E>
-  struct IsFedBack : std::bool_constant<IsRowReduce<E>::value && (kRead >> ReductionOf<E>::index & 1) != 0> {
-  };
+  struct IsFedBack : std::bool_constant<IsRowReduce<E>::value && is_read_by_phases<ProgramT, E>> {};
   template <class E>
   struct IsTail : std::bool_constant<IsRowReduce<E>::value && !IsFedBack<E>::value> {};
 };
@@ -49,6 +52,18 @@ using RowTailReductionsOf =
 template <class ProgramT>
 using ColReductionsOf = typename Filter<IsColReduce, ReductionsOf<ProgramT>>::type;
 template <class ProgramT>
+struct ColumnReductions {
+  template <class E>
+  struct IsRead : std::bool_constant<IsColReduce<E>::value && is_read_by_phases<ProgramT, E>> {};
+  static constexpr bool kAreExchanged = Filter<IsRead, ReductionsOf<ProgramT>>::type::size > 0;
+};
+template <class ProgramT>
+using ExchangedColumnsOf =
+    std::conditional_t<ColumnReductions<ProgramT>::kAreExchanged, ColReductionsOf<ProgramT>, List<>>;
+template <class ProgramT>
+using CollectedColumnsOf =
+    std::conditional_t<ColumnReductions<ProgramT>::kAreExchanged, List<>, ColReductionsOf<ProgramT>>;
+template <class ProgramT>
 using FullReductionsOf = typename Filter<IsFullReduce, ReductionsOf<ProgramT>>::type;
 
 template <class>
@@ -58,6 +73,14 @@ constexpr int position_in = index_among<Any, E>(L{});
 
 template <class E>
 using StateOf = typename ReductionOf<E>::Monoid::State;
+
+template <int R>
+struct HasIndex {
+  template <class E>
+  struct Of : std::bool_constant<ReductionOf<E>::index == R> {};
+};
+template <int R, class ReductionsT>
+using ReductionWithIndex = typename FirstOr<typename Filter<HasIndex<R>::template Of, ReductionsT>::type, void>::type;
 
 // ---- finished States
 template <int Reduction, class Monoid>

@@ -1,7 +1,7 @@
 // The one layout of a kernel's workspace in global memory: for the host, which sizes it, and the device.
 //
-// It is zeroed once and serves all launches with one number of row blocks.  Nothing is ever reset: words of
-// the row group carry the launch's parity, every counter wraps to zero with the last arrival, and all other
+// It is zeroed once and serves all launches with one number of row blocks.  Nothing is ever reset: words that
+// CTAs exchange carry the launch's parity, every counter wraps to zero with the last arrival, and all other
 // words are written before they are read.
 #pragma once
 
@@ -14,9 +14,10 @@ namespace comfuse::sm90 {
 struct Workspace {
   uint32_t* parity_counter;
   uint64_t* row_group;          // [fed-back row reduction][row block][tile of it][row] words
+  uint64_t* column_group;       // [exchanged column reduction][row block][column] words
   uint64_t* row_tail;           // [other row reduction][row block][tile of it][row] words
   uint32_t* row_tail_counters;  // [row block][warp of a tile]: tiles whose warp has arrived
-  char* columns;                // [column reduction][node of the tree][column] States
+  char* columns;              // [collected column reduction][node of the tree][column] States
   uint32_t* column_counters;  // [column block][segments, then all]: row blocks, or segments, that are done
   char* full;  // [full reduction][tile] States
   uint32_t* full_counter;  // tiles that are done
@@ -54,9 +55,11 @@ class WorkspaceLayout {
  public:
   static constexpr bool kHasRowGroup = FedBackOf<Program>::size > 0 && kTilesN > 1;
   static constexpr bool kHasRowTail = RowTailReductionsOf<Program>::size > 0 && kTilesN > 1;
-  static constexpr bool kHasColumns = ColReductionsOf<Program>::size > 0;
+  static constexpr bool kHasColumnGroup = ExchangedColumnsOf<Program>::size > 0;
+  static constexpr bool kHasColumns = CollectedColumnsOf<Program>::size > 0;
   static constexpr bool kHasFull = FullReductionsOf<Program>::size > 0;
-  static constexpr bool kIsEmpty = !kHasRowGroup && !kHasRowTail && !kHasColumns && !kHasFull;
+  static constexpr bool kExchanges = kHasRowGroup || kHasColumnGroup;  // CTAs wait for each other
+  static constexpr bool kIsEmpty = !kExchanges && !kHasRowTail && !kHasColumns && !kHasFull;
   static constexpr int kWordsPerRowBlock = kTilesN * Kernel::TileM;
   static constexpr int kWarpsOfTile = 4 * Kernel::kTeamSize;
   static constexpr int kPitch = kTilesN * Kernel::TileN;  // columns, those beyond N too
@@ -66,11 +69,12 @@ class WorkspaceLayout {
     WorkspaceCursor cursor(memory);
     ColumnTree const tree(row_blocks);
     int64_t const words = int64_t(row_blocks) * kWordsPerRowBlock, tiles = int64_t(row_blocks) * kTilesN;
-    cursor.take(to->parity_counter, kHasRowGroup);
+    cursor.take(to->parity_counter, kExchanges);
     cursor.take(to->row_group, kHasRowGroup ? FedBackOf<Program>::size * words : 0);
+    cursor.take(to->column_group, int64_t(row_blocks) * kPitch * ExchangedColumnsOf<Program>::size);
     cursor.take(to->row_tail, kHasRowTail ? RowTailReductionsOf<Program>::size * words : 0);
     cursor.take(to->row_tail_counters, kHasRowTail ? int64_t(row_blocks) * kWarpsOfTile : 0);
-    cursor.take(to->columns, tree.nodes() * int64_t(kPitch) * bytes_before<void>(ColReductionsOf<Program>{}));
+    cursor.take(to->columns, tree.nodes() * int64_t(kPitch) * bytes_before<void>(CollectedColumnsOf<Program>{}));
     cursor.take(to->column_counters, kHasColumns ? int64_t(kTilesN) * tree.counters() : 0);
     cursor.take(to->full, full_stride(tiles) * bytes_before<void>(FullReductionsOf<Program>{}));
     cursor.take(to->full_counter, kHasFull);
@@ -84,7 +88,7 @@ class WorkspaceLayout {
   // Column reduction E's States of one node.
   template <class E>
   CF_DEVICE static StateOf<E>* columns(Workspace const& workspace, ColumnTree const& tree, int node) {
-    constexpr int kBefore = bytes_before<E>(ColReductionsOf<Program>{});
+    constexpr int kBefore = bytes_before<E>(CollectedColumnsOf<Program>{});
     auto* states =
         reinterpret_cast<StateOf<E>*>(workspace.columns + int64_t(tree.nodes()) * kPitch * kBefore);
     return states + int64_t(node) * kPitch;
