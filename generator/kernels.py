@@ -1,7 +1,8 @@
-"""Which kernels run a program: one wherever there is one, otherwise its stages."""
+"""Which kernels run a program: one, or its stages where none can or they are faster."""
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 from comfuse.generator.errors import PlanError
@@ -16,7 +17,7 @@ def kernels(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> tuple[S
     """The kernels of a program, in the order in which they run.
 
     A program whose tiles read column reductions is one kernel for as many rows as the GPU can hold at once,
-    and several for more, or where the number is not known.
+    if that is predicted to be the faster, and several for more, or where the number is not known.
 
     Args:
         spec: any valid spec.
@@ -29,8 +30,13 @@ def kernels(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> tuple[S
     cut = stages(spec)
     if len(cut) == 1:
         return cut
+    one = (whole(normalize(spec)),)
+    return one if _predicted_us(one, gpu, m) < _predicted_us(cut, gpu, m) else cut
+
+
+def _predicted_us(found: tuple[Stage, ...], gpu: str, m: int | None) -> float:
+    """Infinite where the planner refuses one of them."""
     try:
-        plan(spec, gpu, m)
+        return sum(plan(stage.spec, gpu, m).predicted_us for stage in found)
     except PlanError:
-        return cut
-    return (whole(normalize(spec)),)
+        return math.inf
