@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from torch.fx import Node
@@ -20,6 +21,7 @@ class Candidate:
         inputs: what they read from outside, each once, in the order in which it is first read.
         outputs: those that are read outside, in the graph's order.
         stopped: the first node at each of its borders, and why it ends there.
+        shorter: finds candidates that end earlier, the longest first, for where this one does not pay.
     """
 
     anchors: tuple[Node, ...]
@@ -27,6 +29,7 @@ class Candidate:
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     stopped: tuple[tuple[str, str], ...] = ()
+    shorter: Callable[[], Iterable[Candidate]] = field(default=tuple, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

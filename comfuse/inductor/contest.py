@@ -8,8 +8,9 @@ a tile; the others grow again around what is settled.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch.fx import Graph, Node
@@ -21,7 +22,16 @@ from comfuse.inductor.candidate import Candidate
 from comfuse.inductor.grow import Field, grow
 from comfuse.inductor.lowerer import lowered
 from comfuse.inductor.merge import merge_views
-from comfuse.inductor.nodes import elements, factors, holds_tensor, is_anchor, is_free, tensor
+from comfuse.inductor.nodes import (
+    elements,
+    factors,
+    holds_tensor,
+    is_anchor,
+    is_free,
+    is_reduction,
+    over_rows,
+    tensor,
+)
 from comfuse.inductor.pair import partner
 from comfuse.inductor.part import Part
 from comfuse.inductor.policy import Policy
@@ -125,7 +135,16 @@ class _Contest:
             self._leave(anchors[0], reason)
         else:
             self._field.take(part.nodes)
-            self._candidates.append(part.candidate())
+            self._candidates.append(replace(part.candidate(), shorter=partial(self._shorter, part)))
+
+    def _shorter(self, part: Part) -> Iterator[Candidate]:
+        """The part ended ahead of its last reduction along rows, ahead of the one before, and so on."""
+        depth = _depths(part)
+        for most in reversed(range(max(depth.values()))):
+            late = [node for node in part.behind if depth[node] > most]
+            shorter, _ = self._accepted(_Ended(*trim(self._field, part, part.without(late))))
+            if shorter is not None:
+                yield shorter.candidate()
 
     def _accepted(self, ended: _Ended) -> tuple[Part | None, str]:
         """The part as far as the front end takes it; or None, and why there is none."""
@@ -181,6 +200,15 @@ def _cut(part: Part, error: TraceError) -> Part | None:
     if computed:
         return part.without(computed)
     return None if found in part.anchors else part.without([found], error.reason)
+
+
+def _depths(part: Part) -> dict[Node, int]:
+    """How many reductions along rows, one behind the other, end in each node behind the GEMMs."""
+    depth: dict[Node, int] = {}
+    for node in part.sorted(part.behind):
+        read = max((depth[i] for i in node.all_input_nodes if i in depth), default=0)
+        depth[node] = read + (is_reduction(node) and not over_rows(node))
+    return depth
 
 
 def _end(part: Part) -> str:

@@ -44,7 +44,7 @@ def run(graph: Graph, policy: Policy, *, build: bool = True) -> list[Verdict]:
         found: Found | None = None
         try:
             found = lowerer.lowered(candidate)
-            chosen.append((found, choose.verdict(found, policy)))
+            chosen.append(_chosen(found, policy))
         except Exception as e:
             verdicts += _left_after(e, candidate, found)
     try:
@@ -64,6 +64,19 @@ def run(graph: Graph, policy: Policy, *, build: bool = True) -> list[Verdict]:
         except Exception as e:
             verdicts += _left_after(e, candidate, found)
     return verdicts
+
+
+def _chosen(found: Found, policy: Policy) -> tuple[Found, Verdict]:
+    """The longest region of a candidate that pays, with its verdict; the whole of it where none does."""
+    whole = found, choose.verdict(found, policy)
+    if whole[1].fused:
+        return whole
+    for candidate in found.candidate.shorter():
+        shorter = lowerer.lowered(candidate)
+        verdict = choose.verdict(shorter, policy)
+        if verdict.fused:
+            return shorter, verdict
+    return whole
 
 
 def _left_after(error: Exception, candidate: Candidate, found: Found | None) -> list[Verdict]:

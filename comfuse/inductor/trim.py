@@ -34,15 +34,21 @@ Kernel = Hashable
 _OPERATIONS_PER_BYTE = 160
 
 
-def trim(graph: Field, part: Part) -> tuple[Part, int]:
+def trim(graph: Field, part: Part, longest: Part | None = None) -> tuple[Part, int]:
     """The part that moves the least bytes, of those that end earlier, the smallest of several.
+
+    Args:
+        graph: where it lies.
+        part: all that is looked at.
+        longest: what it may hold at most; None: all of that.
 
     Returns:
         It, and how many bytes less are moved than with a kernel for the GEMMs alone.
     """
     traffic = _Traffic(graph, part)
-    best, least = part, traffic.of(part)
-    for tail in _tails(part):
+    best = part if longest is None else longest
+    least = traffic.of(best)
+    for tail in _tails(best):
         if tail in best.behind:
             shorter = best.without([tail])
             moved = traffic.of(shorter)

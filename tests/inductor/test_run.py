@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ import torch.nn.functional as F
 from comfuse import fallbacks
 from comfuse.errors import FallbackError
 from comfuse.inductor import choose, contest, jit, log, lowerer, run
+from comfuse.inductor.candidate import Found
 from comfuse.inductor.hook import ComFusePass
 from comfuse.inductor.policy import Policy
+from comfuse.inductor.verdict import Verdict
 from tests.inductor.interpreted import interpreted
 
 Tensor = torch.Tensor
@@ -110,6 +113,34 @@ def test_a_gemm_that_is_left_is_no_fallback(monkeypatch: pytest.MonkeyPatch) -> 
     (verdict,) = log.verdicts()
     assert not verdict.fused
     assert "float64" in verdict.reason
+
+
+def test_what_does_not_pay_is_offered_again_without_its_last_reduction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def chain(x: Tensor, w: Tensor, residual: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        h = residual + F.rms_norm(F.linear(x, w), (64,), v, 1e-6)
+        return h, F.rms_norm(h, (64,), v, 1e-6)
+
+    decide = choose.verdict
+
+    def refuse_two_reductions(found: Found, policy: Policy) -> Verdict:
+        verdict = decide(found, Policy(force=True))
+        return verdict if verdict.reductions < 2 else replace(verdict, fused=False, reason="too slow")
+
+    monkeypatch.setattr(choose, "verdict", refuse_two_reductions)
+    torch.manual_seed(0)
+    x, w, residual = (torch.randn(64, 64, dtype=torch.bfloat16) for _ in range(3))
+    arguments = (x, w, residual, torch.randn(64, dtype=torch.bfloat16))
+    ours = ComFusePass()
+    with torch._inductor.config.patch(post_grad_custom_pre_pass=ours), torch.no_grad():
+        found = torch.compile(chain, backend=interpreted, fullgraph=True)(*arguments)
+    (verdict,) = log.verdicts()
+    assert (verdict.fused, verdict.reductions, verdict.outputs) == (True, 1, 1)
+    for result, eager, exact in zip(
+        found, chain(*arguments), chain(*(a.double() for a in arguments)), strict=True
+    ):
+        assert (result.double() - exact).abs().max() <= 2 * (eager.double() - exact).abs().max()
 
 
 def break_once(module: object, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
