@@ -9,6 +9,7 @@ from torch.fx import Node
 
 from comfuse.frontend.lowered import Lowered
 from comfuse.inductor.symbols import Table
+from comfuse.inductor.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Candidate:
         outputs: those that are read outside, in the graph's order.
         stopped: the first node at each of its borders, and why it ends there.
         shorter: finds candidates that end earlier, the longest first, for where this one does not pay.
+        alone: finds, in the place of two GEMMs side by side, a candidate for each, and says why one has none;
+            for where neither this one nor a shorter one pays.
     """
 
     anchors: tuple[Node, ...]
@@ -30,6 +33,9 @@ class Candidate:
     outputs: tuple[Node, ...]
     stopped: tuple[tuple[str, str], ...] = ()
     shorter: Callable[[], Iterable[Candidate]] = field(default=tuple, compare=False, repr=False)
+    alone: Callable[[], tuple[list[Candidate], list[Verdict]]] | None = field(
+        default=None, compare=False, repr=False
+    )
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,9 @@ class _Contest:
             self._leave(anchors[0], reason)
         else:
             self._field.take(part.nodes)
-            self._candidates.append(replace(part.candidate(), shorter=partial(self._shorter, part)))
+            alone = partial(self._alone, part) if len(anchors) > 1 else None
+            found = replace(part.candidate(), shorter=partial(self._shorter, part), alone=alone)
+            self._candidates.append(found)
 
     def _shorter(self, part: Part) -> Iterator[Candidate]:
         """The part ended ahead of its last reduction along rows, ahead of the one before, and so on."""
@@ -145,6 +147,14 @@ class _Contest:
             shorter, _ = self._accepted(_Ended(*trim(self._field, part, part.without(late))))
             if shorter is not None:
                 yield shorter.candidate()
+
+    def _alone(self, part: Part) -> tuple[list[Candidate], list[Verdict]]:
+        """What the GEMMs of a part get where each has a part of its own."""
+        self._field.give_back(part.nodes)
+        self._candidates, self._verdicts = [], []
+        for anchor in reversed(part.anchors):
+            self._settle((anchor,))
+        return self._candidates, self._verdicts
 
     def _accepted(self, ended: _Ended) -> tuple[Part | None, str]:
         """The part as far as the front end takes it; or None, and why there is none."""

@@ -35,6 +35,11 @@ class Field:
         region = frozenset(nodes)
         self.taken |= dict.fromkeys(region, region)
 
+    def give_back(self, nodes: Iterable[Node]) -> None:
+        """Opens a settled region again."""
+        for node in nodes:
+            del self.taken[node]
+
     def reads_written(self, node: Node) -> bool:
         """Whether a node reads or is what an operator of the graph writes to: its place is fixed."""
         return any(source(x) in self.written for x in (node, *node.all_input_nodes))

@@ -44,7 +44,9 @@ def run(graph: Graph, policy: Policy, *, build: bool = True) -> list[Verdict]:
         found: Found | None = None
         try:
             found = lowerer.lowered(candidate)
-            chosen.append(_chosen(found, policy))
+            regions, left = _chosen(found, policy)
+            chosen += regions
+            verdicts += left
         except Exception as e:
             verdicts += _left_after(e, candidate, found)
     try:
@@ -66,17 +68,26 @@ def run(graph: Graph, policy: Policy, *, build: bool = True) -> list[Verdict]:
     return verdicts
 
 
-def _chosen(found: Found, policy: Policy) -> tuple[Found, Verdict]:
-    """The longest region of a candidate that pays, with its verdict; the whole of it where none does."""
+def _chosen(found: Found, policy: Policy) -> tuple[list[tuple[Found, Verdict]], list[Verdict]]:
+    """The longest region of a candidate that pays, with its verdict; the whole of it where none does.
+
+    Of two GEMMs side by side each may have a region instead, or a verdict that says why it has none.
+    """
     whole = found, choose.verdict(found, policy)
     if whole[1].fused:
-        return whole
+        return [whole], []
     for candidate in found.candidate.shorter():
         shorter = lowerer.lowered(candidate)
         verdict = choose.verdict(shorter, policy)
         if verdict.fused:
-            return shorter, verdict
-    return whole
+            return [(shorter, verdict)], []
+    if found.candidate.alone is not None:
+        candidates, left = found.candidate.alone()
+        chosen = [_chosen(lowerer.lowered(candidate), policy) for candidate in candidates]
+        regions = [region for regions, _ in chosen for region in regions]
+        if any(verdict.fused for _, verdict in regions):
+            return regions, left
+    return [whole], []
 
 
 def _left_after(error: Exception, candidate: Candidate, found: Found | None) -> list[Verdict]:

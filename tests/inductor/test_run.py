@@ -143,6 +143,34 @@ def test_what_does_not_pay_is_offered_again_without_its_last_reduction(
         assert (result.double() - exact).abs().max() <= 2 * (eager.double() - exact).abs().max()
 
 
+@pytest.mark.parametrize("pays", [True, False])
+def test_what_does_not_pay_as_a_pair_is_offered_as_two(pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gated(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
+        return F.silu(F.linear(x, gate)) * F.linear(x, up)
+
+    decide = choose.verdict
+
+    def refuse_pairs(found: Found, policy: Policy) -> Verdict:
+        verdict = decide(found, Policy(force=True))
+        anchors = len(found.candidate.anchors)
+        fused = pays and anchors == 1
+        return replace(verdict, fused=fused, reason=f"{anchors} at once")
+
+    monkeypatch.setattr(choose, "verdict", refuse_pairs)
+    torch.manual_seed(0)
+    arguments = tuple(torch.randn(64, 64, dtype=torch.bfloat16) for _ in range(3))
+    with torch._inductor.config.patch(post_grad_custom_pre_pass=ComFusePass()), torch.no_grad():
+        result = torch.compile(gated, backend=interpreted, fullgraph=True)(*arguments)
+    exact, eager = gated(*(a.double() for a in arguments)), gated(*arguments)
+    assert (result.double() - exact).abs().max() <= 2 * (eager.double() - exact).abs().max()
+    reasons = {v.anchor: v.reason for v in log.verdicts()}
+    if pays:  # the second activates the first's result where it reads it
+        assert reasons.pop("mm").endswith("it is fused with another matrix product")
+        assert reasons == {"mm_1": "1 at once"}
+    else:
+        assert reasons == {"mm": "2 at once", "mm_1": "2 at once"}
+
+
 def break_once(module: object, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the first call of a step fail."""
     then = getattr(module, step)
