@@ -42,5 +42,5 @@ def test_its_extras_exist():
 
 
 def test_ci_runs_its_test_command():
-    assert "python -m pytest\n" in README
-    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("python -m pytest")
+    assert "python -m pytest -n auto\n" in README
+    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("python -m pytest -n auto")
