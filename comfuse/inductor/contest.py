@@ -8,7 +8,7 @@ a tile; the others grow again around what is settled.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -37,6 +37,7 @@ from comfuse.inductor.part import Part
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.splits import unpack_splits
 from comfuse.inductor.trim import saved, strip, trim
+from comfuse.inductor.turn import turn_rows
 from comfuse.inductor.verdict import Verdict
 
 aten = torch.ops.aten
@@ -49,11 +50,12 @@ def find(graph: Graph, policy: Policy) -> tuple[list[Candidate], list[Verdict]]:
     """The parts of a graph that the front end takes, and for each other GEMM why it has none.
 
     No two overlap, and the graph has an order in which each runs as one node.  Splits in ``graph`` become
-    slices, and equal factors of GEMMs one node; else it is only read.
+    slices, equal factors of GEMMs one node, and rows are turned ahead of a GEMM where they were behind it and
+    that costs nothing; else it is only read.
     """
     unpack_splits(graph)
     merge_views(graph)
-    return _Contest(graph, policy).settle()
+    return _Contest(graph, policy, turn_rows(graph)).settle()
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,9 @@ class _Ended:
 
 
 class _Contest:
-    def __init__(self, graph: Graph, policy: Policy) -> None:
+    def __init__(self, graph: Graph, policy: Policy, notes: Mapping[Node, str]) -> None:
         self._field = Field.of(graph)
+        self._notes = notes
         self._force = policy.force
         self._anchors = [node for node in graph.nodes if is_anchor(node)]
         self._candidates: list[Candidate] = []
@@ -188,7 +191,7 @@ class _Contest:
         return "" if ended.saved > 0 else "what could be fused saves no memory traffic"
 
     def _leave(self, anchor: Node, reason: str) -> None:
-        self._verdicts.append(left(anchor, reason))
+        self._verdicts.append(left(anchor, "; ".join((reason, *filter(None, [self._notes.get(anchor)])))))
 
 
 def left(anchor: Node, reason: str) -> Verdict:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
 
-import sympy
 import torch
 from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
@@ -22,13 +20,11 @@ from comfuse.frontend.views import refuse
 from comfuse.generator.spec import Space
 from comfuse.generator.stages import Source
 from comfuse.inductor.candidate import Found
+from comfuse.inductor.emitter import Emitter, Size, product, sort
 from comfuse.inductor.symbols import concrete, is_symbolic
 from comfuse.ops.schema import FIXED, GENERAL, MAX_FIXED
 
 aten = torch.ops.aten
-
-Size = int | torch.SymInt
-_KEPT = ("stack_trace", "nn_module_stack")  # what says where in the user's program a node comes from
 
 
 def replace(graph: Graph, found: Found) -> dict[Node, Node]:
@@ -45,30 +41,24 @@ def replace(graph: Graph, found: Found) -> dict[Node, Node]:
     inside = set(candidate.nodes)
     order = [node for node in graph.nodes if node in inside]
     _check_between(order, inside)
-    emitter = _Emitter(graph, order[-1], candidate.anchors[0])
+    emitter = Emitter(graph, order[-1], candidate.anchors[0])
     users = {user for output in candidate.outputs for user in output.users if user not in inside}
     before = [(user, user.args, user.kwargs) for user in users]
     try:
         results = _Region(emitter, found).results()
         for old, new in results.items():
             old.replace_all_uses_with(new, lambda user: user not in inside)
-        _sort(graph)
+        sort(graph)
         graph.lint()
     except BaseException:
         for user, args, kwargs in before:
             user.args, user.kwargs = args, kwargs
         emitter.undo()
-        _sort(graph)
+        sort(graph)
         raise
     for node in reversed(order):
         graph.erase_node(node)
     return results
-
-
-def _sort(graph: Graph) -> None:
-    from torch._inductor.pattern_matcher import stable_topological_sort
-
-    stable_topological_sort(graph)
 
 
 def _check_between(order: Sequence[Node], inside: set[Node]) -> None:
@@ -90,75 +80,10 @@ def _check_between(order: Sequence[Node], inside: set[Node]) -> None:
         node = node.next
 
 
-class _Emitter:
-    """Adds nodes behind ``last``, with the values that tracing them gives."""
-
-    def __init__(self, graph: Graph, last: Node, origin: Node) -> None:
-        self._graph = graph
-        self._place = last.next
-        self._meta = {key: origin.meta[key] for key in _KEPT if key in origin.meta}
-        self._added: list[Node] = []
-        self._sizes = _sizes(graph)
-
-    def call(self, target: Any, *args: Any) -> Node:
-        with torch.no_grad():
-            val = target(*torch.fx.map_arg(args, lambda node: node.meta["val"]))
-        with self._graph.inserting_before(self._place):
-            node = self._graph.call_function(target, args)
-        node.meta = {**self._meta, "val": val}
-        self._added.append(node)
-        return node
-
-    def undo(self) -> None:
-        for node in reversed(self._added):
-            self._graph.erase_node(node)
-
-    def sizes(self, sizes: Sequence[Size], of: Node) -> list[int | Node]:
-        return [self._size(size, of) for size in sizes]
-
-    def _size(self, size: Size, of: Node) -> int | Node:
-        if isinstance(size, int):
-            return size
-        if size.node.expr.is_Integer:
-            return int(size.node.expr)
-        found = self._sizes.get(size.node.expr)
-        if found is None:
-            raise refuse(of, f"its graph has no node for the size {size}")
-        return found
-
-    def reshaped(self, node: Node, shape: Sequence[Size]) -> Node:
-        """``node`` in another shape of as many elements."""
-        val = node.meta["val"]
-        if statically_known_true(sym_eq(tuple(val.shape), tuple(shape))):
-            return node
-        if not statically_known_true(sym_eq(val.numel(), _product(shape))):
-            raise refuse(node, f"not for all sizes does its shape {tuple(val.shape)} fit {tuple(shape)}")
-        return self.call(aten.reshape.default, node, self.sizes(shape, node))
-
-
-def _sizes(graph: Graph) -> dict[sympy.Expr, Node]:
-    """The first node for each symbolic size, of those that depend on no tensor of the graph."""
-    nodes: set[Node] = set()
-    first: dict[sympy.Expr, Node] = {}
-    for node in graph.nodes:
-        size = node.meta.get("val")
-        if isinstance(size, torch.SymInt) and nodes.issuperset(node.all_input_nodes):
-            nodes.add(node)
-            first.setdefault(size.node.expr, node)
-    return first
-
-
-def _product(sizes: Sequence[Size]) -> Size:
-    result: Size = 1
-    for size in sizes:
-        result = result * size
-    return result
-
-
 class _Region:
     """The nodes of one region."""
 
-    def __init__(self, emitter: _Emitter, found: Found) -> None:
+    def __init__(self, emitter: Emitter, found: Found) -> None:
         self._emit = emitter
         self._found = found
         self._lowered = found.lowered
@@ -260,7 +185,7 @@ def _lead(found: Found) -> tuple[Size, ...]:
     inputs = [node.meta["val"] for node in found.candidate.inputs]
     named = {concrete(size, found.table): size for val in inputs for size in getattr(val, "shape", ())}
     lead = [named.get(size) for size in found.lowered.lead_shape]
-    return (_product(rows),) if None in lead else tuple(lead)
+    return (product(rows),) if None in lead else tuple(lead)
 
 
 def _check_same(old: Node, new: Node) -> None:
