@@ -16,9 +16,11 @@ from comfuse.frontend.calls import steps
 from comfuse.frontend.source import location
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.plan import plan
+from comfuse.generator.spec import Space
 from comfuse.inductor import measured
 from comfuse.inductor.candidate import Found
 from comfuse.inductor.estimate import Estimate, estimate
+from comfuse.inductor.nodes import bytes_of, is_random, readers, source
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.verdict import Verdict
 from comfuse.ops import programs, resolver
@@ -109,7 +111,24 @@ def _estimate(found: Found, gpu: str) -> Estimate:
         for step in steps(found.lowered.spec):
             for hint in row_classes(found):
                 plan(step.stage.spec, gpu, hint)
-    return estimate(found.lowered.spec, rows(found), gpu=gpu, template=_has_templates())
+    spec = found.lowered.spec
+    return estimate(spec, rows(found), gpu=gpu, template=_has_templates(), drawn=_drawn(found))
+
+
+def _drawn(found: Found) -> list[int]:
+    """The bytes of each (M, N) operand made of random numbers that is there for the region alone.
+
+    TorchInductor draws it where it is read, in the kernel behind the GEMM, and stores it there where a
+    backward pass needs it.
+    """
+    tiles = [operand.position for operand in found.lowered.operands if operand.space is Space.TILE]
+    nodes = dict.fromkeys(source(found.candidate.inputs[position]) for position in tiles)
+    region = set(found.candidate.nodes)
+    return [
+        bytes_of(node)
+        for node in nodes
+        if is_random(node) and all(reader in region or reader.op == "output" for reader in readers(node))
+    ]
 
 
 def _verdict(found: Found, fused: bool, reason: str, times: Estimate | None = None) -> Verdict:

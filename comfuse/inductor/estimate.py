@@ -6,6 +6,7 @@ that read and write global memory.  Both are corrected by what was measured of r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from comfuse.generator.ops import REDUCTIONS
@@ -33,7 +34,7 @@ class Estimate:
     Attributes:
         kind: what sort of region it is.
         plans: of its kernels, in the order in which they run.
-        fused_us: all of its kernels.
+        fused_us: all of its kernels, and those for what is drawn.
         unfused_us: the library's GEMMs and the kernels behind them.
     """
 
@@ -43,7 +44,9 @@ class Estimate:
     unfused_us: float
 
 
-def estimate(spec: FusedSpec, m: int, *, gpu: str = "h200", template: bool = False) -> Estimate:
+def estimate(
+    spec: FusedSpec, m: int, *, gpu: str = "h200", template: bool = False, drawn: Iterable[int] = ()
+) -> Estimate:
     """Both times of a region.
 
     Args:
@@ -51,6 +54,8 @@ def estimate(spec: FusedSpec, m: int, *, gpu: str = "h200", template: bool = Fal
         m: its rows, all batches together.
         gpu: the planner's name of the GPU.
         template: whether TorchInductor may put elementwise work behind a GEMM of its own (max-autotune).
+        drawn: bytes of each operand that takes a kernel of its own where the region is fused, and is else
+            computed in the one behind the GEMM: masks of random numbers.
 
     Raises:
         PlanError: no kernel can run it.
@@ -66,7 +71,8 @@ def estimate(spec: FusedSpec, m: int, *, gpu: str = "h200", template: bool = Fal
     unfused = gemms + sum(_kernels_us(stage, m, target) for stage in kernels)
     if template and kind in (Kind.ELEMENTWISE, Kind.TWO_PRODUCTS):
         unfused = min(unfused, _TEMPLATE_SHARE * gemms + 1e6 * _template_bytes(spec, m) / target.bandwidth)
-    return Estimate(kind, plans, max(fused, sum(p.floor_us for p in plans)), unfused)
+    masks = sum(_LAUNCH_US + 1e6 * count / target.bandwidth for count in drawn)
+    return Estimate(kind, plans, max(fused, sum(p.floor_us for p in plans)) + masks, unfused)
 
 
 def kind_of(plans: tuple[KernelPlan, ...]) -> Kind:

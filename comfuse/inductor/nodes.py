@@ -72,6 +72,21 @@ def is_pointwise(node: Node) -> bool:
     return is_tagged or str(node.target).startswith("prims.inductor_")  # random numbers
 
 
+def is_random(node: Node) -> bool:
+    """Whether TorchInductor computes a node, where it is read, from numbers that it draws there."""
+    pending, seen = [node], {node}
+    while pending:
+        found = pending.pop()
+        if not is_pointwise(found):
+            continue
+        if str(found.target).startswith("prims.inductor_rand"):
+            return True
+        fresh = {*found.all_input_nodes} - seen
+        seen |= fresh
+        pending += fresh
+    return False
+
+
 def is_inductors(node: Node) -> bool:
     """Whether TorchInductor makes one kernel of a node and what it reads."""
     return is_pointwise(node) or is_reduction(node)

@@ -17,7 +17,7 @@ from torch import Tensor
 from bench import programs
 from bench.workloads import NormWorkload, Workload, by_name
 from comfuse.frontend import trace_region
-from comfuse.generator.plan import plan
+from comfuse.generator.plan import gpus, plan
 from comfuse.generator.spec import DType, FusedSpec, Node, Output
 from comfuse.inductor import choose, estimate, measured
 from comfuse.inductor.measured import Correction, Kind, Row
@@ -178,6 +178,31 @@ def test_a_verdict_has_both_times_and_what_the_region_is() -> None:
     assert verdict.unfused_us is not None
     assert verdict.fused == (verdict.predicted_us < choose.MARGIN * verdict.unfused_us)
     assert FusedSpec.parse(verdict.spec) == region.lowered.spec
+
+
+@pytest.mark.parametrize("reader, drawn", [("none", True), ("saved", True), ("kernel", False)])
+def test_a_mask_for_the_region_alone_takes_a_kernel_of_its_own(reader: str, drawn: bool) -> None:
+    m, n = 16384, 512
+    readers: dict[str, Any] = {"none": lambda mask: (), "saved": lambda mask: (mask,), "kernel": _cumulated}
+
+    def masked(x: Tensor, w: Tensor, given: Tensor) -> tuple[Tensor, ...]:
+        mask = (torch.rand(m, n) > 0.1) if given.dim() == 1 else given
+        return ((x @ w).relu() * mask, *readers[reader](mask))
+
+    factors = half(m, 256), half(256, n)
+    read = choose.verdict(found(masked, *factors, torch.ones(m, n, dtype=torch.bool)), Policy(gpu="h200"))
+    made = choose.verdict(found(masked, *factors, torch.ones(1)), Policy(gpu="h200"))
+    assert made.spec == read.spec
+    assert made.unfused_us == read.unfused_us
+    assert made.predicted_us is not None
+    assert read.predicted_us is not None
+    # A launch, and a byte for each element.
+    expected = 2.0 + 1e6 * m * n / gpus.find("h200").bandwidth if drawn else 0.0
+    assert made.predicted_us - read.predicted_us == pytest.approx(expected, abs=1e-6)
+
+
+def _cumulated(mask: Tensor) -> tuple[Tensor]:
+    return (mask.cumsum(0),)
 
 
 def test_where_there_is_no_gain_the_verdict_says_so() -> None:
