@@ -100,10 +100,10 @@ def _reshaped(dims: _Dims, shape: Sequence[Size]) -> _Dims | None:
             if not pending:
                 return None
             axis = pending.pop()
-            if (outer := _quotient(size, axis.size)) is not None:
+            if (outer := quotient(size, axis.size)) is not None:
                 dim.insert(0, axis)
                 size = outer
-            elif (rest := _quotient(axis.size, size)) is not None:
+            elif (rest := quotient(axis.size, size)) is not None:
                 first, second = axis.split(rest, size)
                 pending.append(first)
                 dim.insert(0, second)
@@ -118,7 +118,7 @@ def _is_one(size: Size) -> bool:
     return _expression(size) == 1
 
 
-def _quotient(size: Size, by: Size) -> Size | None:
+def quotient(size: Size, by: Size) -> Size | None:
     """The size over another, if that divides it, whatever the numbers for symbols are."""
     quotient = _expression(size) / _expression(by)
     if sympy.denom(quotient) != 1:

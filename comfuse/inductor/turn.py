@@ -2,14 +2,14 @@
 
 torch.nn.MultiheadAttention computes on rows of shape (sequence, batch), and with ``batch_first`` turns its
 result round: behind its last GEMM, so that no kernel can go on there with what has its rows in the user's
-order.  Turned ahead of that GEMM, what is turned is the result of attention, which is laid out anew anyway,
-or as the queries are, which were copied to where they are.
+order.  Turned ahead of that GEMM, what is turned is the result of attention, which is copied anyway, or which
+attention lays out as its queries, and those are free to be stored in either order.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -21,9 +21,9 @@ from torch.fx.node import map_arg
 from comfuse.frontend.errors import TraceError
 from comfuse.frontend.gemm import FACTORS
 from comfuse.frontend.views import Permute, Reshape, is_view, view_of
-from comfuse.inductor.emitter import Emitter, sort
-from comfuse.inductor.nodes import factors, holds_tensor, is_anchor, tensor, written
-from comfuse.inductor.regroup import is_copy, regroup
+from comfuse.inductor.emitter import Emitter, Size, sort
+from comfuse.inductor.nodes import factors, holds_tensor, is_anchor, is_pointwise, tensor, written
+from comfuse.inductor.regroup import is_copy, quotient, regroup
 
 aten = torch.ops.aten
 
@@ -76,7 +76,8 @@ def _turn(graph: Graph, anchor: Node, turned: Node) -> str:
     if view is None or not _is_reshape(left):
         return "its left factor has no other"
     x = view[0]
-    if tensor(x).dim() < 3 or not _is_same(tuple(tensor(x).shape[:2]), (rows[1], rows[0])):
+    shape = _with_rows(tensor(x).shape, rows)
+    if shape is None:
         return "its left factor has no other"
     if any(tensor(i).dim() > 1 for i in anchor.all_input_nodes if i not in factors(anchor)):
         return "so is what is added to it"
@@ -87,7 +88,10 @@ def _turn(graph: Graph, anchor: Node, turned: Node) -> str:
         return "so is what the graph returns or an operator that minds it"
     source = x.args[0] if is_copy(x) else x
     assert isinstance(source, Node)
-    is_copied = is_copy(x) or not _has_rows(tensor(x))
+    if len(shape) > tensor(source).dim():
+        source = Emitter(graph, source, source).reshaped(source, shape)
+        sort(graph)
+    is_copied = is_copy(x) or not _has_rows(tensor(source))
     is_private = _only_user(left) is anchor and (not is_copy(x) or _only_user(x) is left)
     if not _has_rows(tensor(source).transpose(0, 1)) and not (is_copied and is_private):
         reason = _lay_out(graph, source, left) if is_private else "its left factor is kept in this order"
@@ -95,6 +99,16 @@ def _turn(graph: Graph, anchor: Node, turned: Node) -> str:
             return reason
     _apply(graph, anchor, turned, source, values)
     return ""
+
+
+def _with_rows(shape: Sequence[Size], rows: Sequence[Size]) -> tuple[Size, ...] | None:
+    """A shape (S, B, ...), or (S, B * H, D) as (S, B, H, D), for rows (B, S); None if it is neither."""
+    if len(shape) < 3 or not _is_same(shape[0], rows[1]):
+        return None
+    if _is_same(shape[1], rows[0]):
+        return tuple(shape)
+    heads = quotient(shape[1], rows[0])
+    return None if heads is None else (shape[0], rows[0], heads, *shape[2:])
 
 
 def _apply(graph: Graph, anchor: Node, turned: Node, source: Node, values: _Values) -> None:
@@ -121,7 +135,8 @@ def _apply(graph: Graph, anchor: Node, turned: Node, source: Node, values: _Valu
 def _lay_out(graph: Graph, result: Node, left: Node) -> str:
     """Has attention write its result as it is needed; or says why not.
 
-    It lays it out as its queries, and those are a part of a copy, whose order is free to choose.
+    It lays it out as its queries, and those are a part of what a pointwise kernel or a copy stores for it: in
+    which order is free to choose.
 
     Args:
         result: an attention's result, its dimensions in some order.
@@ -135,15 +150,15 @@ def _lay_out(graph: Graph, result: Node, left: Node) -> str:
         regroup(graph, argument)
     queries = attention.args[0]
     assert isinstance(queries, Node)
-    copy = _copy_above(queries)
-    if copy is None:
-        return "attention's queries are no copy, whose order is free"
-    for first in range(tensor(copy).dim() - 1):
-        values = _changed(graph, {copy: _swapped(tensor(copy), first)}, left)
-        if values is None or any(not _stays_free(node, values, copy, attention) for node in values):
+    stored = _stored_above(queries)
+    if stored is None:
+        return "the order of attention's queries is not free"
+    for first in range(tensor(stored).dim() - 1):
+        values = _changed(graph, {stored: _swapped(tensor(stored), first)}, left)
+        if values is None or any(not _stays_free(node, values, stored, attention) for node in values):
             continue
         if result in values and _has_rows(values[result].transpose(0, 1)):
-            _swap(graph, copy, first, values)
+            _swap(graph, stored, first, values)
             return ""
     return "attention's queries or its result are kept in this order"
 
@@ -157,12 +172,12 @@ def _attention(node: Node) -> Node | None:
     return node if "scaled_dot_product" in str(node.target) else None
 
 
-def _copy_above(node: Node) -> Node | None:
-    """The copy, row by row, that a node is a view of."""
+def _stored_above(node: Node) -> Node | None:
+    """What a node is a view of, if that is a copy or pointwise, and stored row by row."""
     while is_view(node) and not is_copy(node):
         node = node.args[0]  # type: ignore[assignment]
-    is_free = node.kwargs.get("memory_format") is torch.contiguous_format
-    return node if is_copy(node) and is_free else None
+    val = tensor(node)
+    return node if is_pointwise(node) and _is_dense(val, range(val.dim())) else None
 
 
 def _swapped(val: torch.Tensor, first: int) -> torch.Tensor:
@@ -170,9 +185,9 @@ def _swapped(val: torch.Tensor, first: int) -> torch.Tensor:
     return val.transpose(first, first + 1).contiguous().transpose(first, first + 1)
 
 
-def _stays_free(node: Node, values: _Values, copy: Node, attention: Node) -> bool:
+def _stays_free(node: Node, values: _Values, stored: Node, attention: Node) -> bool:
     """Whether a node whose strides change computes no more for that."""
-    if node in (copy, attention) or node.target is operator.getitem:
+    if node in (stored, attention) or node.target is operator.getitem:
         return True
     view = view_of(node)
     if view is None or view[0] not in values or is_copy(node):
@@ -181,16 +196,20 @@ def _stays_free(node: Node, values: _Values, copy: Node, attention: Node) -> boo
     return bool(ours._cdata == theirs._cdata)
 
 
-def _swap(graph: Graph, copy: Node, first: int, values: _Values) -> None:
-    emit = Emitter(graph, copy, copy)
-    order = [*range(tensor(copy).dim())]
+def _swap(graph: Graph, stored: Node, first: int, values: _Values) -> None:
+    emit = Emitter(graph, stored, stored)
+    order = [*range(tensor(stored).dim())]
     order[first], order[first + 1] = order[first + 1], order[first]
-    turned = emit.call(aten.permute.default, copy.args[0], order)
-    laid_out = emit.call(aten.clone.default, turned, memory_format=torch.contiguous_format)
-    copy.replace_all_uses_with(emit.call(aten.permute.default, laid_out, order))
-    graph.erase_node(copy)
+    source = stored.args[0] if is_copy(stored) else stored
+    turned = emit.call(aten.permute.default, source, order)
+    copy = emit.call(aten.clone.default, turned, memory_format=torch.contiguous_format)
+    new = emit.call(aten.permute.default, copy, order)
+    stored.replace_all_uses_with(new, lambda user: user is not turned)
     for node, val in values.items():
-        node.meta["val"] = val
+        if node is not stored:
+            node.meta["val"] = val
+    if not stored.users:
+        graph.erase_node(stored)
 
 
 # --- values ---------------------------------------------------------------------------------------------

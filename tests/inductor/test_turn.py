@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph, Node
+from torch.fx.node import map_arg
 
 from comfuse.inductor import log
 from comfuse.inductor.entrances import enable
@@ -127,9 +129,44 @@ def test_dropout_draws_what_inductor_alone_draws() -> None:
     assert {"addmm_1", "addmm_2"} <= {v.anchor for v in log.verdicts() if v.fused}
 
 
+class Attended(nn.Module):
+    """Attention of x to itself or to others, the residual and a norm."""
+
+    def __init__(self, weights: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.weights = weights
+        nn.init.normal_(self.attention.in_proj_bias)
+        nn.init.normal_(self.attention.out_proj.bias)
+
+    def forward(self, x: Tensor, others: Tensor | None = None) -> Tensor:
+        others = x if others is None else others
+        return self.norm(x + self.attention(x, others, others, need_weights=self.weights)[0])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("crossed", [False, True])
+@pytest.mark.parametrize("weights", [False, True])
+def test_attention_of_any_kind(weights: bool, crossed: bool, dynamic: bool) -> None:
+    model = Attended(weights).to(torch.bfloat16).eval()
+    inputs = (half(3, 24, WIDTH), half(3, 10, WIDTH))[: 1 + crossed]
+    (graph,) = found(model, *inputs, dynamic=dynamic)
+    assert graph.regions["addmm"] == "addmm add var_mean sub add rsqrt mul mul add"
+    assert graph.new_guards == 0
+    torch._dynamo.reset()
+    with torch.no_grad(), enable(force=True):
+        values = torch.compile(model, backend=interpreted, fullgraph=True, dynamic=dynamic)(*inputs)
+        exact = copy.deepcopy(model).double()(*(x.double() for x in inputs))
+        check([values], [model(*inputs)], [exact])
+    assert [v.fused for v in log.verdicts() if v.anchor == "addmm"] == [True]
+
+
 # --- rules ----------------------------------------------------------------------------------------------
 
 S, B = 6, 8
+contiguous = {"memory_format": torch.contiguous_format}
 
 
 def turned(make: Builder, left: Node, added: tuple[int, ...] = (WIDE,)) -> Node:
@@ -142,9 +179,21 @@ def copied(make: Builder) -> tuple[Node, Node]:
     """An (S, B, K) copy of a (B, S, K) tensor, and its rows."""
     x = make.call(aten.permute.default, make.input(B, S, WIDTH), [1, 0, 2])
     x = make.call(aten.clone.default, x)
-    rows = make.graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
+    rows = make.graph.call_function(aten.clone.default, (x,), contiguous)
     rows.meta["val"] = x.meta["val"].contiguous()
     return rows, make.call(aten.reshape.default, rows, [S * B, WIDTH])
+
+
+def check_traced(graph: Graph) -> None:
+    """Whether each value is what running its node gives, with the same strides."""
+    graph.lint()
+    for node in graph.nodes:
+        if node.op == "call_function":
+            args, kwargs = map_arg((node.args, node.kwargs), lambda i: i.meta["val"])
+            traced = node.target(*args, **kwargs)
+            if isinstance(traced, Tensor):
+                assert node.meta["val"].shape == traced.shape
+                assert node.meta["val"].stride() == traced.stride()
 
 
 def reason(graph: Graph) -> str:
@@ -159,7 +208,7 @@ def test_a_copy_for_the_gemm_alone_is_made_in_the_other_order() -> None:
     y = turned(make, copied(make)[1])
     graph = make.output(make.call(aten.add.Tensor, make.input(B, S, WIDE), y))
     assert turn_rows(graph) == {}
-    graph.lint()
+    check_traced(graph)
     (addmm,) = graph.find_nodes(op="call_function", target=aten.addmm.default)
     (add,) = graph.find_nodes(op="call_function", target=aten.add.Tensor)
     assert add.args[1].target is aten.reshape.default
@@ -167,11 +216,44 @@ def test_a_copy_for_the_gemm_alone_is_made_in_the_other_order() -> None:
     assert addmm.args[1].args[0].meta["val"].shape[:2] == (B, S)
 
 
+ATTENTION = {
+    aten._scaled_dot_product_flash_attention.default: (),
+    aten._scaled_dot_product_efficient_attention.default: (None, False),
+    aten._scaled_dot_product_cudnn_attention.default: (None, False),
+}
+
+
+@pytest.mark.parametrize("attention", ATTENTION, ids=str)
+def test_attention_of_gpus_takes_no_copy_more(attention: Any) -> None:
+    make = Builder()
+    packed = make.call(aten.permute.default, make.input(S, B, 3, WIDTH), [2, 0, 1, 3])
+    stored = make.graph.call_function(aten.clone.default, (packed,), contiguous)
+    stored.meta["val"] = packed.meta["val"].contiguous()
+    heads = []
+    for i in range(3):
+        x = make.call(aten.select.int, stored, 0, i)
+        x = make.call(aten.reshape.default, x, [S, B * HEADS, WIDTH // HEADS])
+        x = make.call(aten.permute.default, x, [1, 0, 2])
+        heads.append(make.call(aten.reshape.default, x, [B, HEADS, S, WIDTH // HEADS]))
+    several = make.graph.call_function(attention, (*heads, *ATTENTION[attention]))
+    several.meta["val"] = attention(*(x.meta["val"] for x in heads), *ATTENTION[attention])
+    result = make.call(operator.getitem, several, 0)
+    rows = make.call(aten.permute.default, result, [2, 0, 1, 3])
+    y = turned(make, make.call(aten.reshape.default, rows, [S * B, WIDTH]))
+    graph = make.output(make.call(aten.add.Tensor, make.input(B, S, WIDE), y))
+    assert turn_rows(graph) == {}
+    check_traced(graph)
+    for node in graph.nodes:
+        if node.target is aten.reshape.default:
+            node.args[0].meta["val"].view(node.meta["val"].shape)  # raises where it would be a copy
+    assert sum(node.target is aten.clone.default for node in graph.nodes) == 1
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_what_others_read_is_not_copied_twice(which: int) -> None:
     make = Builder()
     x = make.call(aten.permute.default, make.input(S, WIDTH, B), [0, 2, 1])
-    kept = make.graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
+    kept = make.graph.call_function(aten.clone.default, (x,), contiguous)
     kept.meta["val"] = x.meta["val"].contiguous()
     rows = make.call(aten.reshape.default, kept, [S * B, WIDTH])
     y = make.call(aten.relu.default, turned(make, rows))
