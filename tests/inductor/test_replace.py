@@ -341,7 +341,7 @@ def test_the_graph_is_as_it_was_after_a_failure(monkeypatch: pytest.MonkeyPatch)
 
     def change(graph: Graph) -> None:
         texts.append(str(graph))
-        for name in ("_check_same", "_sort"):
+        for name in ("_check_same", "sort"):
             with monkeypatch.context() as patch:
                 patch.setattr(module, name, _failing_once(getattr(module, name), Broken))
                 with pytest.raises(Broken):
