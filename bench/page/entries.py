@@ -15,6 +15,7 @@ from bench.workloads.models import MODEL_WORKLOADS
 
 STOCK = tuple(p.name for p in providers.STOCK)
 OWN = tuple(p.name for p in providers.OWN)
+RIVALS = tuple(p.name for p in providers.PROVIDERS.values() if p.rival)
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Entry:
         to_floor: ours over the floor, None where there is no floor.
         within: of ours, the widest span of a process between the 10 % and the 90 % quantile, over its median.
         error: of ours against float64; ``eager_error``: of eager.
+        faster: rivals with other libraries whose median is below ours.
         lines: of all rows of the workload.
     """
 
@@ -52,6 +54,7 @@ class Entry:
     error: float | None
     eager_error: float | None
     processes: int
+    faster: tuple[str, ...]
     failures: tuple[str, ...]
     lines: tuple[int, ...]
 
@@ -193,6 +196,7 @@ def _entry(
         error=max(errors, default=None),
         eager_error=max((r.eager_error for r in rows if r.eager_error is not None), default=None),
         processes=len({r.process for r in rows if r.us is not None}),
+        faster=tuple(n for n in RIVALS if n in us and ours in us and us[n].median < us[ours].median),
         failures=tuple(f"{r.provider} (process {r.process}): {r.failure}" for r in rows if r.failure),
         lines=tuple(line for line, _ in numbered),
     )

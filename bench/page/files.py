@@ -49,7 +49,7 @@ class ResultsFile:
             f"commit {head.get('commit') or '-'}",
             str(head.get("date", "-")),
         ]
-        facts += [f"{head[key]} {key}" for key in ("processes", "rounds") if key in head]
+        facts += [f"{key}: {head[key]}" for key in ("processes", "rounds") if key in head]
         return ", ".join(facts)
 
 

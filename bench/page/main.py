@@ -56,7 +56,7 @@ def main(arguments: Sequence[str], folder: Path) -> int:
         print(tables.markdown([part for s in made for part in s.parts if isinstance(part, Table)]))
     if options.output is not None:
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(html(read, options.output.parent))
+        options.output.write_text(html_text(read, options.output.parent))
         print(f"{len(read)} files: {options.output}", file=sys.stderr)
     if not options.markdown and options.output is None:
         from bench.page.plain import table
@@ -65,8 +65,8 @@ def main(arguments: Sequence[str], folder: Path) -> int:
     return 0
 
 
-def html(read: Sequence[ResultsFile], folder: Path) -> str:
-    """The page; ``folder`` is where it will lie, for its links to the files."""
+def html_text(read: Sequence[ResultsFile], folder: Path, *, plots: bool = True) -> str:
+    """The page; ``folder`` is where it will lie, for its links to the files; ``plots`` needs matplotlib."""
     template = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -74,7 +74,7 @@ def html(read: Sequence[ResultsFile], folder: Path) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     ).get_template("page.html.jinja")
-    return template.render(sections=of(read, folder, plots=True), files=len(read), commit=commit()[:12])
+    return template.render(sections=of(read, folder, plots=plots), files=len(read), commit=commit()[:12])
 
 
 def of(read: Sequence[ResultsFile], folder: Path, *, plots: bool) -> list[Section]:

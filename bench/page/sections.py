@@ -35,8 +35,8 @@ class Count:
         goals = [e.goal.met for e in entries if e.goal is not None and e.goal.met is not None]
         return Count(
             compared=len(ratios),
-            gains=sum(not e.loss for e in ratios),
-            losses=sum(e.loss for e in ratios),
+            gains=sum(not e.loss and not e.faster for e in ratios),
+            losses=sum(e.loss or bool(e.faster) for e in ratios),
             met=sum(goals),
             missed=len(goals) - sum(goals),
             failures=sum(len(e.failures) for e in entries),
@@ -45,7 +45,9 @@ class Count:
 
 def source(file: ResultsFile, lines: Sequence[int], link: Link) -> Cell:
     """The file and the lines that a number comes from."""
-    text = file.path.name + (f" lines {ranges(lines)}" if lines else "")
+    text = file.path.name
+    if lines:
+        text += f" line{'s' if len(lines) > 1 else ''} {ranges(lines)}"
     return Cell(text, href=link(file))
 
 
@@ -114,6 +116,9 @@ def shortfalls(families: Sequence[Family], link: Link) -> Table:
                     what.append(Cell(f"LOSS against {against(f.name)}", "loss"))
                 if e.goal is not None and e.goal.met is False:
                     what.append(Cell(f"MISSED goal {e.goal.text}", "missed"))
+                for name in e.faster:
+                    title, time = providers.PROVIDERS[name].title, tables.us(e.us[name].median)
+                    what.append(Cell(f"LOSS against {title}, {time} us", "loss"))
                 what += [Cell(f"FAILED {text}", "failed") for text in e.failures]
                 for i, cell in enumerate(what):
                     key = f"short--{anchor(m.file, e.workload)}--{i}"
@@ -256,8 +261,8 @@ def model_errors(errors: Sequence[Error], link: Link) -> Table:
     columns = ("family", "schedule", "points", "median error", "worst error", "worst on", "rows")
     note = (
         "An error is predicted over measured time, less one: negative where the kernel took longer. "
-        "Predictions are of this checkout's planner; for the provider comfuse it plans anew, since a file does "
-        "not say which plan ran. The model's constants were fitted to some of these rows."
+        "Predictions are of this checkout's planner; for the provider comfuse it plans anew, since a file "
+        "does not say which plan ran. The model's constants were fitted to some of these rows."
     )
     return Table("Cost model: errors", columns, tuple(rows), note=note)
 
