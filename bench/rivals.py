@@ -65,7 +65,7 @@ def inductor_offering(kind: str, options: Mapping[str, Any], ready: Callable[[],
         timed: dict[str, float] = {}
 
         def listen(timings: Mapping[Any, float], *_: object) -> None:
-            timed.update({f"{type(choice).__name__} {choice.name}": t for choice, t in timings.items()})
+            timed.update({described(choice): t for choice, t in timings.items()})
 
         torch._dynamo.reset()
         # A graph out of the cache was tuned by another process, and nobody would know among which kernels.
@@ -83,8 +83,14 @@ def inductor_offering(kind: str, options: Mapping[str, Any], ready: Callable[[],
     return prepare
 
 
+def described(choice: Any) -> str:
+    """A choice of the autotuner by its class and its name."""
+    inner = getattr(choice, "_wrapped", choice)  # some choices come in a wrapper that reshapes their inputs
+    return f"{type(inner).__name__} {choice.name}"
+
+
 def kinds(choice: str) -> set[str]:
-    """Of a choice, named by its class and itself: "tma", "cutlass", both or none."""
+    """Of a choice as :func:`described` gives it: "tma", "cutlass", both or none."""
     found = {"tma"} if "persistent_tma" in choice else set()
     # Before torch 2.12 the class was named after CUDA.
     return found | ({"cutlass"} if choice.startswith(("CUTLASSTemplate", "CUDATemplate")) else set())

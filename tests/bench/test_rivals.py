@@ -38,6 +38,17 @@ def test_a_kind_of_kernel_that_was_timed_counts() -> None:
     assert rivals.kinds("CUDATemplateCaller cutlass_1") == {"cutlass"}  # its name in older releases
 
 
+def test_a_wrapped_kernel_counts_as_what_it_wraps() -> None:
+    class CUTLASSTemplateCaller:
+        name = "cutlass_gemm_3"
+
+    class Wrapper:
+        name = "cutlass_gemm_3"
+        _wrapped = CUTLASSTemplateCaller()
+
+    assert rivals.described(Wrapper()) == rivals.described(CUTLASSTemplateCaller()) == CUTLASS
+
+
 @pytest.mark.parametrize(
     "kind, timed",
     [
