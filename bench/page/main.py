@@ -74,7 +74,7 @@ def html_text(read: Sequence[ResultsFile], folder: Path, *, plots: bool = True) 
         trim_blocks=True,
         lstrip_blocks=True,
     ).get_template("page.html.jinja")
-    return template.render(sections=of(read, folder, plots=plots), files=len(read), commit=commit()[:12])
+    return template.render(sections=of(read, folder, plots=plots), files=len(read), commit=commit())
 
 
 def of(read: Sequence[ResultsFile], folder: Path, *, plots: bool) -> list[Section]:
@@ -84,14 +84,19 @@ def of(read: Sequence[ResultsFile], folder: Path, *, plots: bool) -> list[Sectio
         return quote(os.path.relpath(file.path.resolve(), folder.resolve()))
 
     found = [family(name, read) for name in families()]
+    slower = overhead.slower(read, link)
     made = [
-        Section("overview", "Overview", (sections.overview(found, link), sections.shortfalls(found, link)))
+        Section(
+            "overview", "Overview", (sections.overview(found, link), sections.shortfalls(found, link, slower))
+        )
     ]
     made += [_of_family(f, link, plots) for f in found]
     of_overhead = overhead.overhead(read, link)
     if of_overhead:
         made.append(Section("overhead", "overhead", tuple(of_overhead)))
     made.append(_of_model(read, link, plots))
+    if others := [f for f in read if f.experiment not in (*families(), "overhead")]:
+        made.append(Section("others", "others", (sections.others(others, link),)))
     return made
 
 

@@ -11,6 +11,7 @@ from bench import workloads
 from bench.direct import spec_of
 from bench.launch import forced_plan
 from bench.page.entries import unknown
+from bench.page.families import families
 from bench.page.files import ResultsFile
 from comfuse.generator import catalog
 from comfuse.generator.errors import PlanError
@@ -71,7 +72,8 @@ def points(files: Iterable[ResultsFile]) -> list[Point]:
     """
     found = []
     for file in files:
-        if file.gpu is None or file.experiment == "models":  # many kernels and more in one time
+        # A time of a model is that of many kernels and more.
+        if file.gpu is None or file.experiment not in families() or file.experiment == "models":
             continue
         gone = set(unknown(file))
         grouped: dict[tuple[str, str], list[tuple[int, float]]] = {}
@@ -98,13 +100,18 @@ def points(files: Iterable[ResultsFile]) -> list[Point]:
     return found
 
 
+CHOSEN = "chosen by the planner"
+
+
 def errors(found: Sequence[Point]) -> list[Error]:
-    """By family and schedule, then of each family and of everything (schedule, then family "all")."""
+    """By family and schedule; then of each family and of everything: of what the planner chooses, of all."""
     groups: dict[tuple[str, str], list[Point]] = {}
     for p in found:
-        for key in ((p.family, p.schedule), (p.family, "all"), ("all", "all")):
+        schedules = [p.schedule, CHOSEN, "all"] if p.provider == "comfuse" else [p.schedule, "all"]
+        for key in ((family, schedule) for schedule in schedules for family in (p.family, "all")):
             groups.setdefault(key, []).append(p)
-    order = sorted(groups, key=lambda key: (key[0] == "all", key[0], key[1] == "all", key[1]))
+    last = (CHOSEN, "all")
+    order = sorted(groups, key=lambda key: (key[0] == "all", key[0], key[1] in last, key[1] == "all", key[1]))
     return [
         Error(
             *key,

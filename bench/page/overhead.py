@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from bench.overhead import K, M, N
 from bench.page import tables
@@ -11,6 +12,7 @@ from bench.page.sections import Link, anchor, source
 from bench.page.tables import NONE, Cell, Table, cells
 
 _YARDSTICK = "torch.mm(out=)"
+_OURS = "comfuse"
 
 
 def overhead(files: Sequence[ResultsFile], link: Link) -> list[Table]:
@@ -24,17 +26,41 @@ def overhead(files: Sequence[ResultsFile], link: Link) -> list[Table]:
     return made
 
 
-def _calls(file: ResultsFile, link: Link, *, folded: bool) -> Table:
-    calls = [(line, r) for line, r in file.records if r["record"] == "call"]
-    yardstick = next((r["us"] for _, r in calls if r["call"] == _YARDSTICK), None)
+def slower(files: Sequence[ResultsFile], link: Link) -> list[tuple[str, tuple[Cell, ...]]]:
+    """Lines for the table of losses: calls of ours that take longer than torch.mm's, in the newest file."""
+    newest = next((f for f in files if _calls_of(f)), None)
+    if newest is None:
+        return []
     rows = []
-    for line, r in sorted(calls, key=lambda c: -c[1]["us"]):
-        share: str | Cell = NONE
-        if yardstick is not None and r["call"] != _YARDSTICK:
-            over = r["us"] / yardstick
-            slower = over > 1 and r["call"].startswith("comfuse")
-            text = tables.ratio(over)
-            share = Cell(f"{text} SLOWER", "loss") if slower else Cell(text)
+    for line, r in _calls_of(newest):
+        over = _over(newest, r)
+        if over is not None and over > 1 and r["call"].startswith(_OURS):
+            what = Cell(f"SLOWER to call than {_YARDSTICK}", "loss")
+            key = f"short--{anchor(newest, 'call')}-{line}"
+            cost = [tables.ratio(1 / over, "x"), tables.ratio(over)]
+            rows.append((key, cells(["overhead", r["call"], what, *cost, source(newest, [line], link)])))
+    return rows
+
+
+def _calls_of(file: ResultsFile) -> list[tuple[int, dict[str, Any]]]:
+    if file.experiment != "overhead":
+        return []
+    return [(line, r) for line, r in file.records if r["record"] == "call"]
+
+
+def _over(file: ResultsFile, call: dict[str, Any]) -> float | None:
+    """A call's time over the yardstick's; None for that one, or where it was not timed."""
+    yardstick = next((r["us"] for _, r in _calls_of(file) if r["call"] == _YARDSTICK), None)
+    return None if yardstick is None or call["call"] == _YARDSTICK else call["us"] / yardstick
+
+
+def _calls(file: ResultsFile, link: Link, *, folded: bool) -> Table:
+    rows = []
+    for line, r in sorted(_calls_of(file), key=lambda c: -c[1]["us"]):
+        over = _over(file, r)
+        share = Cell(tables.ratio(over))
+        if over is not None and over > 1 and r["call"].startswith(_OURS):
+            share = Cell(f"{share.text} SLOWER", "loss")
         spread = f"{tables.us(r['low'])}-{tables.us(r['high'])}"
         row = cells([r["call"], tables.us(r["us"]), spread, share, source(file, [line], link)])
         rows.append((f"{anchor(file, 'call')}-{line}", row))

@@ -103,8 +103,11 @@ def _mean(values: Iterable[Spread | None]) -> float | None:
     return geomean(v.median for v in values if v is not None)
 
 
-def shortfalls(families: Sequence[Family], link: Link) -> Table:
-    """Every loss, missed goal and failure of the files that count, the worst first."""
+Line = tuple[str, tuple[Cell, ...]]  # its anchor and its cells
+
+
+def shortfalls(families: Sequence[Family], link: Link, more: Sequence[Line] = ()) -> Table:
+    """Every loss, missed goal and failure of the files that count, the worst first, then ``more``."""
     rows: list[tuple[float, str, tuple[Cell, ...]]] = []
     for f in families:
         for m in f.shown:
@@ -133,8 +136,8 @@ def shortfalls(families: Sequence[Family], link: Link) -> Table:
     return Table(
         "Losses, missed goals, failures",
         columns,
-        tuple((key, line) for _, key, line in rows),
-        note="" if rows else "None in the files that count.",
+        (*((key, line) for _, key, line in rows), *more),
+        note="" if rows or more else "None in the files that count.",
     )
 
 
@@ -248,6 +251,17 @@ def history(f: Family, link: Link) -> Table:
         head = cells([str(m.file.head.get("date", "-")), str(m.file.head.get("commit", "-"))])
         rows.append((f"history--{m.file.path.stem}", (*head, *line[1:])))
     return Table(f"{f.name}: history", columns, tuple(rows))
+
+
+def others(files: Sequence[ResultsFile], link: Link) -> Table:
+    """Files of experiments that this report has no table for."""
+    rows = tuple(
+        (f"other--{f.path.stem}", cells([f.experiment, f.environment, source(f, (), link)])) for f in files
+    )
+    note = (
+        "This report knows no table for them: `python -m bench report` reads what `python -m bench` writes."
+    )
+    return Table("Files without a table", ("experiment", "environment", "file"), rows, note=note)
 
 
 def model_errors(errors: Sequence[Error], link: Link) -> Table:

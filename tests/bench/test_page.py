@@ -13,7 +13,7 @@ pytest.importorskip("tabulate", reason="needs the bench extra")
 pytest.importorskip("transformers", reason="needs the dev or the bench extra")
 
 from bench import __main__ as bench
-from bench.page import entries, families, files, main, model, roofline, sections, tables
+from bench.page import entries, families, files, main, model, overhead, roofline, sections, tables
 from bench.page.files import ResultsFile
 from bench.report import Row, record
 from bench.workloads import POSTNORM
@@ -156,6 +156,29 @@ def test_a_workload_that_is_gone_is_named(tmp_path: Path) -> None:
     (file,) = files.read([_write(tmp_path, [gone, *_rows(0, 0, comfuse=40)])])
     assert entries.unknown(file) == ["postnorm-1x2x3"]
     assert "postnorm-1x2x3" in main.html_text([file], tmp_path, plots=False)
+
+
+def test_a_file_of_an_unknown_experiment_is_named(tmp_path: Path) -> None:
+    rows = [{"record": "row", "of": "another kind"}]
+    (file,) = files.read([_write(tmp_path, rows, "tune.jsonl", experiment="tune")])
+    last = main.of([file], tmp_path, plots=False)[-1]
+    assert last.name == "others"
+    assert "tune.jsonl" in main.html_text([file], tmp_path, plots=False)
+
+
+def test_calls_that_take_longer_than_torchs_are_losses(tmp_path: Path) -> None:
+    times = {"torch.mm(out=)": 10.0, "comfuse.ops.fused_gemm": 12.0, "eager linear": 30.0}
+    calls = [{"record": "call", "call": c, "us": t, "low": t, "high": t} for c, t in times.items()]
+    (file,) = files.read([_write(tmp_path, calls, experiment="overhead")])
+    (row,) = (row for _, row in overhead.slower([file], lambda f: f.path.name))
+    assert [cell.text for cell in row][1:] == [
+        "comfuse.ops.fused_gemm",
+        "SLOWER to call than torch.mm(out=)",
+        "0.83x",
+        "1.20",
+        "small.jsonl line 3",
+    ]
+    assert row[2].mark == "loss"
 
 
 def test_roofline(small: ResultsFile) -> None:
