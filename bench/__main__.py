@@ -15,7 +15,6 @@ from typing import Any
 from bench import providers, report, workloads
 from bench.ahead import build_all, sources_of
 from bench.environment import header
-from bench.page.plain import describe
 from bench.processes import run_process
 from bench.report import Row
 
@@ -59,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         return models(arguments[1:], RESULTS)
     if arguments[:1] == ["report"]:
-        from bench.page.main import main as reported
+        from bench.page.main import main as reported  # needs transformers too
 
         return reported(arguments[1:], RESULTS)
     options = _parse(arguments)
@@ -92,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
                 break
             wanted = [n for n in provider_names if process == 0 or n not in once]
             run_process(names, wanted, process, options.rounds, results.log, keep)
-    print(f"\n{describe(head, results.rows)}\n{report.table(results.rows)}\nrows: {results.path}")
+    print(f"\n{report.describe(head, results.rows)}\n{report.table(results.rows)}\nrows: {results.path}")
     return 1 if results.failed else 0
 
 

@@ -195,6 +195,17 @@ def _summarise(workload: Workload, rows: list[Row]) -> Summary:
     )
 
 
+def describe(head: dict[str, Any], rows: Sequence[Row]) -> str:
+    """The heading of a table."""
+    gpu = head.get("gpu") or {}
+    processes = len({row.process for row in rows})
+    over = f"; medians over {processes} processes [smallest-largest]" if processes else ""
+    return (
+        f"{head['experiment']} on {gpu.get('name', 'no GPU')}, driver {gpu.get('driver_version', '-')}, "
+        f"torch {head['torch']}, CUTLASS {head['cutlass']}, commit {head['commit']}, {head['date']}{over}"
+    )
+
+
 def geomean(values: Iterable[float]) -> float | None:
     logs = [math.log(v) for v in values]
     return math.exp(sum(logs) / len(logs)) if logs else None

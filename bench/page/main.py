@@ -6,6 +6,7 @@ Without -o and --markdown it prints the table of each file, as the run that wrot
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from urllib.parse import quote
 import jinja2
 
 from bench.environment import commit
-from bench.page import files, model, overhead, roofline, sections, tables
+from bench.page import files, model, overhead, plain, roofline, sections, tables
 from bench.page.families import Family, families, family
 from bench.page.files import ResultsFile
 from bench.page.sections import Link
@@ -55,13 +56,16 @@ def main(arguments: Sequence[str], folder: Path) -> int:
         made = of(read, Path.cwd(), plots=False)
         print(tables.markdown([part for s in made for part in s.parts if isinstance(part, Table)]))
     if options.output is not None:
+        if importlib.util.find_spec("matplotlib") is None:
+            print(
+                "bench: the page's plots need matplotlib: python -m pip install '.[bench]'", file=sys.stderr
+            )
+            return 2
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(html_text(read, options.output.parent))
+        options.output.write_text(html_text(read, options.output.parent), encoding="utf-8")
         print(f"{len(read)} files: {options.output}", file=sys.stderr)
     if not options.markdown and options.output is None:
-        from bench.page.plain import table
-
-        print("\n\n".join(map(table, read)))
+        print("\n\n".join(map(plain.table, read)))
     return 0
 
 

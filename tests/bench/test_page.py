@@ -271,7 +271,7 @@ def test_the_page_of_the_committed_results(tmp_path: Path, capsys: pytest.Captur
         assert path.name in text
         assert path.name in markdown
     assert text.count("<svg") >= 2
-    assert "prefers-color-scheme: dark" in text
+    assert "prefers-color-scheme: dark" in text  # and the plots are drawn in the colour of the text
     losses = sum(
         sections.Count.of(m.entries).losses
         for name in families.families()
