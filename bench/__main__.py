@@ -1,6 +1,7 @@
 """`python -m bench postnorm`: measure a family of workloads, print the table, keep the rows.
 
 `python -m bench models --help`: whole blocks of models, with options of their own.
+`python -m bench report --help`: all results as one HTML page, as Markdown, or as they were printed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import overhead, plain_gemm, providers, report, workloads
+from bench import providers, report, workloads
 from bench.ahead import build_all, sources_of
 from bench.environment import header
 from bench.processes import run_process
@@ -23,10 +24,7 @@ ROUNDS = 30
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument(
-        "family", choices=[*workloads.FAMILIES, "report"], help="'report' prints a file again"
-    )
-    parser.add_argument("files", nargs="*", type=Path, help="results files, for 'report'")
+    parser.add_argument("family", choices=list(workloads.FAMILIES))
     parser.add_argument("--processes", type=int, default=3, help="fresh processes to take medians over")
     parser.add_argument(
         "--providers",
@@ -59,9 +57,11 @@ def main(arguments: list[str] | None = None) -> int:
         from bench.models.main import main as models  # needs transformers, which no other family does
 
         return models(arguments[1:], RESULTS)
+    if arguments[:1] == ["report"]:
+        from bench.page.main import main as reported  # needs transformers too
+
+        return reported(arguments[1:], RESULTS)
     options = _parse(arguments)
-    if options.family == "report":
-        return _report(options.files)
     try:
         chosen = workloads.select(options.family, options.shapes)
         contenders = providers.select(tuple(options.providers))
@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
                 break
             wanted = [n for n in provider_names if process == 0 or n not in once]
             run_process(names, wanted, process, options.rounds, results.log, keep)
-    print(f"\n{_describe(head, results.rows)}\n{report.table(results.rows)}\nrows: {results.path}")
+    print(f"\n{report.describe(head, results.rows)}\n{report.table(results.rows)}\nrows: {results.path}")
     return 1 if results.failed else 0
 
 
@@ -101,39 +101,6 @@ def _line(row: Row) -> str:
     else:
         figure = f"FAILED {row.failure}" if row.failure else "refused"
     return f"{row.process} {row.workload:34} {row.provider:13} {figure}"
-
-
-def _report(files: list[Path]) -> int:
-    if not files:
-        print("bench: report needs at least one results file", file=sys.stderr)
-        return 2
-    for path in files:
-        head, records = report.read(path)
-        rows = report.rows_of(records)
-        if head["experiment"] == "plain_gemm":
-            table = plain_gemm.table(rows, [r for r in records if r["record"] == "compile"])
-        elif head["experiment"] == "overhead":
-            table = overhead.table(records)
-        elif head["experiment"] == "models":
-            from bench.models.report import table as of_models
-
-            table = of_models(rows)
-        else:
-            table = report.table(rows)
-        print(f"{_describe(head, rows)}\n{table}\n")
-    return 0
-
-
-def _describe(head: dict[str, object], rows: list[Row]) -> str:
-    gpu = head.get("gpu") or {}
-    assert isinstance(gpu, dict)
-    name = gpu.get("name", "no GPU")
-    processes = len({row.process for row in rows})
-    over = f"; medians over {processes} processes [smallest-largest]" if processes else ""
-    return (
-        f"{head['experiment']} on {name}, driver {gpu.get('driver_version', '-')}, torch {head['torch']}, "
-        f"CUTLASS {head['cutlass']}, commit {head['commit']}, {head['date']}{over}"
-    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import comfuse
-from bench import stock
+from bench import rivals, stock
 from bench.direct import launching, spec_of
 from bench.launch import forced_plan, label
 from bench.programs import Inputs, program
@@ -28,7 +28,8 @@ Call = Callable[[], "Tensor | tuple[Tensor, ...]"]
 
 @dataclass(frozen=True)
 class Provider:
-    """``baseline`` providers compete with ComFuse for the best Inductor time.
+    """``baseline`` providers compete with ComFuse for the best Inductor time; a ``rival`` computes the whole
+    workload with another library.
 
     ``only_gemm``: computes the GEMMs alone, and gives the first.  ``rounds_once``: float32 until the store,
     so held to that error.  ``source``: the kernel of ours that it will launch, to compile it ahead.
@@ -40,6 +41,7 @@ class Provider:
     only_gemm: bool = False
     baseline: bool = False
     rounds_once: bool = False
+    rival: bool = False
     source: Callable[[Workload], KernelSource] | None = None
 
 
@@ -147,19 +149,21 @@ _ALL = (
         _inductor(mode="max-autotune-no-cudagraphs"),
         baseline=True,
     ),
-    # Not in the default set: Triton's persistent TMA templates, which Inductor leaves off by itself.
+    # Not in the default set: what Inductor leaves off by itself, and other libraries.
     Provider(
         "inductor-tma",
         "Inductor max-autotune, TMA",
-        _inductor(
-            options={
-                "max_autotune": True,
-                "coordinate_descent_tuning": True,
-                "triton.enable_persistent_tma_matmul": True,
-            }
-        ),
+        rivals.inductor_offering("tma", rivals.TMA, rivals.tma_is_ready),
         baseline=True,
     ),
+    Provider(
+        "inductor-cutlass",
+        "Inductor max-autotune, CUTLASS",
+        rivals.inductor_offering("cutlass", rivals.CUTLASS, rivals.cutlass_is_ready),
+        baseline=True,
+    ),
+    Provider("cublaslt", "cuBLASLt epilogue", rivals.cublaslt, rival=True),
+    Provider("quack", "QuACK", rivals.quack, rival=True),
     Provider("comfuse", "ComFuse", _comfuse, rounds_once=True, source=_planned),
 )
 # Plain GEMMs of two kernel layers: see bench.plain_gemm.

@@ -89,10 +89,21 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     Raises:
         ValueError: the file does not begin with a header.
     """
-    records = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    if not records or records[0].get("record") != "header":
+    (_, head), *rest = numbered(path)
+    return head, [record for _, record in rest]
+
+
+def numbered(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    """The records of a results file, each with the number of its line; the header first.
+
+    Raises:
+        ValueError: the file does not begin with a header.
+    """
+    lines = enumerate(path.read_text().splitlines(), start=1)
+    records = [(number, json.loads(line)) for number, line in lines if line.strip()]
+    if not records or records[0][1].get("record") != "header":
         raise ValueError(f"{path} is no results file: its first line is not a header")
-    return records[0], records[1:]
+    return records
 
 
 def rows_of(records: Iterable[dict[str, Any]]) -> list[Row]:
@@ -184,6 +195,17 @@ def _summarise(workload: Workload, rows: list[Row]) -> Summary:
     )
 
 
+def describe(head: dict[str, Any], rows: Sequence[Row]) -> str:
+    """The heading of a table."""
+    gpu = head.get("gpu") or {}
+    processes = len({row.process for row in rows})
+    over = f"; medians over {processes} processes [smallest-largest]" if processes else ""
+    return (
+        f"{head['experiment']} on {gpu.get('name', 'no GPU')}, driver {gpu.get('driver_version', '-')}, "
+        f"torch {head['torch']}, CUTLASS {head['cutlass']}, commit {head['commit']}, {head['date']}{over}"
+    )
+
+
 def geomean(values: Iterable[float]) -> float | None:
     logs = [math.log(v) for v in values]
     return math.exp(sum(logs) / len(logs)) if logs else None
@@ -221,14 +243,25 @@ def _cells(s: Summary, providers: list[str]) -> list[str]:
     return [w.label, *map(time, providers), ours, _goal(s), speedup, floor, error, eager]
 
 
-def _goal(s: Summary) -> str:
-    """The goal, and whether it is met: compared as it is printed, in two digits, as the goals have them."""
+def goal_met(s: Summary) -> bool | None:
+    """Whether the goal is met, None where there is none or what it needs was not measured.
+
+    Compared as it is printed, in two digits, as the goals have them.
+    """
     w, ratio = s.workload, s.to_mm.get("comfuse")
     if w.goal is not None and w.against == "inductor" and s.speedup is not None:
-        return f"{w.goal:.2f}x {'met' if round(s.speedup.median, 2) >= w.goal else 'MISSED'}"
+        return round(s.speedup.median, 2) >= w.goal
     if w.goal is not None and w.against == "mm" and ratio is not None:
-        return f"{w.goal:.2f} {'met' if round(ratio.median, 2) <= w.goal else 'MISSED'}"
-    return "-"
+        return round(ratio.median, 2) <= w.goal
+    return None
+
+
+def _goal(s: Summary) -> str:
+    met = goal_met(s)
+    if met is None:
+        return "-"
+    unit = "x" if s.workload.against == "inductor" else ""
+    return f"{s.workload.goal:.2f}{unit} {'met' if met else 'MISSED'}"
 
 
 def _geomeans(summaries: list[Summary], providers: list[str]) -> list[str]:

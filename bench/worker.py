@@ -25,6 +25,7 @@ def measure(w: Workload, chosen: tuple[Provider, ...], process: int, rounds: int
     import torch
 
     from bench.programs import make_inputs
+    from bench.rivals import UnsuitableError
     from bench.verify import Reference, poisoned
     from comfuse import timing
     from comfuse.errors import PlanError
@@ -52,8 +53,8 @@ def measure(w: Workload, chosen: tuple[Provider, ...], process: int, rounds: int
                         f"output {i}: error {error:.2e} against float64, {bound:.2e} allowed"
                     )
             graphs[p.name] = timing.capture(call)
-        except PlanError as e:
-            print(f"{w.name} {p.name}: refused: {e}")  # no failure: the shape is not for this plan
+        except (PlanError, UnsuitableError) as e:
+            print(f"{w.name} {p.name}: refused: {e}")  # no failure: the workload is not for this provider
         except Exception as e:  # one provider's failure, whatever it is, must not stop the others
             fact["failure"] = f"{type(e).__name__}: {e}".strip().splitlines()[0][:300]
             torch.cuda.synchronize()  # raises again if the CUDA context is lost: then this process ends

@@ -61,6 +61,14 @@ def quantise(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     return q if x.dtype == torch.float64 else q.to(FP8), scale
 
 
+def bias_gelu(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+    return F.gelu(F.linear(x, w, bias), approximate="tanh")
+
+
+def bias_relu(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+    return F.relu(F.linear(x, w, bias))
+
+
 @dataclass(frozen=True)
 class Graph:
     """``arguments``: the kinds of the function's tensors: "x" (M, K), "weight" (N, K), "weight-kn" (K, N),
@@ -79,6 +87,8 @@ GRAPHS: dict[str, Graph] = {
     "swiglu": Graph(swiglu, ("x", "weight", "weight")),
     "gemma": Graph(gemma, ("x", "weight", "tile", "row", "row")),
     "quantise": Graph(quantise),
+    "bias_gelu": Graph(bias_gelu, ("x", "weight", "row")),
+    "bias_relu": Graph(bias_relu, ("x", "weight", "row")),
 }
 
 

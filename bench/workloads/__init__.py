@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bench.workloads.base import Workload
-from bench.workloads.graphs import GRAPHS, GraphWorkload
+from bench.workloads.graphs import EPILOGUES, GRAPHS, GraphWorkload
 from bench.workloads.norms import POSTNORM, RMSNORM, NormWorkload
 
 __all__ = [
+    "EPILOGUES",
     "FAMILIES",
     "GRAPHS",
     "POSTNORM",
@@ -23,7 +24,12 @@ __all__ = [
     "select",
 ]
 
-FAMILIES: dict[str, tuple[Workload, ...]] = {"postnorm": POSTNORM, "rmsnorm": RMSNORM, "graphs": GRAPHS}
+FAMILIES: dict[str, tuple[Workload, ...]] = {
+    "postnorm": POSTNORM,
+    "rmsnorm": RMSNORM,
+    "graphs": GRAPHS,
+    "epilogues": EPILOGUES,
+}
 
 
 def by_name(name: str) -> Workload:

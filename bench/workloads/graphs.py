@@ -82,3 +82,15 @@ GRAPHS: tuple[Workload, ...] = (
     _graph("gemma", "RMSNorm, residual, RMSNorm", (8192, 4608, 4096), 1.06, tile_bytes=6, row_bytes=4),
     _graph("quantise", "row amax, fp8", (8192, 4096, 4096), 1.0, tile_bytes=1, column_bytes=4),
 )  # fmt: skip
+
+
+def _epilogue(graph: str, model: str, shape: tuple[int, int, int]) -> GraphWorkload:
+    return GraphWorkload("epilogues", model, *shape, graph=graph, tile_bytes=2, row_bytes=2)
+
+
+# What cuBLASLt computes in one kernel too.
+EPILOGUES: tuple[Workload, ...] = (
+    _epilogue("bias_gelu", "BERT-base up", (16384, 3072, 768)),
+    _epilogue("bias_gelu", "BERT-large up", (16384, 4096, 1024)),
+    _epilogue("bias_relu", "Transformer base up", (16384, 2048, 512)),
+)

@@ -1,0 +1,144 @@
+"""The cost model's predictions beside what was measured, of every row whose kernel can be planned again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import median
+
+from bench import workloads
+from bench.direct import spec_of
+from bench.launch import forced_plan
+from bench.page.entries import unknown
+from bench.page.families import families
+from bench.page.files import ResultsFile
+from comfuse.generator import catalog
+from comfuse.generator.errors import PlanError
+from comfuse.generator.plan import SHAPES, SHAPES_OF_TWO, KernelPlan, force, plan
+from comfuse.generator.spec import DType, FusedSpec
+from comfuse.ops.resolver import m_class
+
+_SHAPES = {shape.name: shape for shape in (*SHAPES, *SHAPES_OF_TWO)}
+_OWN = "own-"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One provider of ours on one workload in one file.
+
+    Attributes:
+        plan: the kernel's tile shape, as :attr:`TileShape.name` has it.
+        measured_us: median over processes.
+        lines: of its rows in the file.
+    """
+
+    file: ResultsFile
+    family: str
+    workload: str
+    provider: str
+    plan: str
+    schedule: str
+    predicted_us: float
+    measured_us: float
+    lines: tuple[int, ...]
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one: negative where the kernel took longer than predicted."""
+        return self.predicted_us / self.measured_us - 1
+
+
+@dataclass(frozen=True)
+class Error:
+    """Of the points of one family and schedule.
+
+    Attributes:
+        median: of the errors without their signs.
+        worst: the point that is farthest off.
+    """
+
+    family: str
+    schedule: str
+    points: int
+    median: float
+    worst: Point
+
+
+def points(files: Iterable[ResultsFile]) -> list[Point]:
+    """Every kernel of ours that was timed in one of the files, on a GPU that the planner knows.
+
+    The planner is this checkout's.  A row of "comfuse" is planned anew: its file does not say which plan ran.
+    """
+    found = []
+    for file in files:
+        # A time of a model is that of many kernels and more.
+        if file.gpu is None or file.experiment not in families() or file.experiment == "models":
+            continue
+        gone = set(unknown(file))
+        grouped: dict[tuple[str, str], list[tuple[int, float]]] = {}
+        for line, row in file.rows:
+            if row.us is not None and row.workload not in gone:
+                grouped.setdefault((row.workload, row.provider), []).append((line, row.us))
+        for (workload, provider), times in grouped.items():
+            chosen = _plan(workload, provider, file.gpu.name)
+            if chosen is None:
+                continue
+            found.append(
+                Point(
+                    file,
+                    file.experiment,
+                    workload,
+                    provider,
+                    chosen.shape.name,
+                    chosen.schedule,
+                    chosen.predicted_us,
+                    median(us for _, us in times),
+                    tuple(line for line, _ in times),
+                )
+            )
+    return found
+
+
+CHOSEN = "chosen by the planner"
+
+
+def errors(found: Sequence[Point]) -> list[Error]:
+    """By family and schedule; then of each family and of everything: of what the planner chooses, of all."""
+    groups: dict[tuple[str, str], list[Point]] = {}
+    for p in found:
+        schedules = [p.schedule, CHOSEN, "all"] if p.provider == "comfuse" else [p.schedule, "all"]
+        for key in ((family, schedule) for schedule in schedules for family in (p.family, "all")):
+            groups.setdefault(key, []).append(p)
+    last = (CHOSEN, "all")
+    order = sorted(groups, key=lambda key: (key[0] == "all", key[0], key[1] in last, key[1] == "all", key[1]))
+    return [
+        Error(
+            *key,
+            points=len(groups[key]),
+            median=median(abs(p.error) for p in groups[key]),
+            worst=max(groups[key], key=lambda p: abs(p.error)),
+        )
+        for key in order
+    ]
+
+
+@cache
+def _spec(workload: str) -> FusedSpec:
+    return spec_of(workloads.by_name(workload))
+
+
+@cache
+def _plan(workload: str, provider: str, gpu: str) -> KernelPlan | None:
+    """The plan behind a provider's time, predicted for the workload's own M; None: no kernel of ours."""
+    w = workloads.by_name(workload)
+    try:
+        if provider == "comfuse":
+            return force(_spec(workload), plan(_spec(workload), gpu, m_class(w.m)).shape, gpu, w.m)
+        if provider in _SHAPES:
+            return force(_spec(workload), _SHAPES[provider], gpu, w.m)
+        if provider.startswith(_OWN):
+            return forced_plan(catalog.linear(w.n, w.k, DType(w.dtype)), provider.removeprefix(_OWN), m=w.m)
+    except PlanError:  # refused by this checkout's planner
+        return None
+    return None

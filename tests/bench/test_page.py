@@ -1,0 +1,301 @@
+"""The report over results: figures from a small file by hand, losses in sight, and the committed files."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tabulate", reason="needs the bench extra")
+pytest.importorskip("transformers", reason="needs the dev or the bench extra")
+
+from bench import __main__ as bench
+from bench.page import entries, families, files, main, model, overhead, roofline, sections, tables
+from bench.page.files import ResultsFile
+from bench.report import Row, record
+from bench.workloads import POSTNORM
+from comfuse.generator.plan import GPUS
+
+RESULTS = Path(bench.RESULTS)
+HEAD = {
+    "record": "header",
+    "experiment": "postnorm",
+    "date": "2026-01-02T00:00:00+00:00",
+    "commit": "abc1234",
+    "gpu": {"name": "NVIDIA H200", "driver_version": "580.1"},
+    "torch": "2.11.0",
+    "triton": "3.6.0",
+    "cutlass": "4.2.0.0",
+    "python": "3.12.3",
+    "processes": 2,
+    "rounds": 30,
+}
+
+
+def _rows(index: int, process: int, **us: float) -> list[dict[str, Any]]:
+    return [
+        record(
+            Row(
+                POSTNORM[index].name,
+                name.replace("_", "-"),
+                process,
+                us=t,
+                low=0.9 * t,
+                high=1.1 * t,
+                error=1e-3,
+            )
+        )
+        for name, t in us.items()
+    ]
+
+
+def _write(folder: Path, records: list[dict[str, Any]], name: str = "small.jsonl", **head: Any) -> Path:
+    path = folder / name
+    path.write_text("\n".join(json.dumps(r) for r in [HEAD | head, *records]) + "\n")
+    return path
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> ResultsFile:
+    """A gain over two processes, the second at half the clock; a loss; a failure."""
+    records = [
+        *_rows(0, 0, mm=30, inductor=50, inductor_max=60, comfuse=40),
+        *_rows(0, 1, mm=60, inductor=110, comfuse=72),
+        *_rows(1, 0, mm=100, inductor=120, comfuse=125, cublaslt=110),
+        record(Row(POSTNORM[2].name, "comfuse", 0, failure="it <broke> | here")),
+    ]
+    (file,) = files.read([_write(tmp_path, records)])
+    return file
+
+
+def test_golden_numbers(small: ResultsFile) -> None:
+    by_name = {e.workload: e for e in entries.entries_of(small)}
+    gain, loss, failed = (by_name[w.name] for w in POSTNORM[:3])
+    assert gain.speedup is not None
+    assert (gain.speedup.low, gain.speedup.high) == (pytest.approx(50 / 40), pytest.approx(110 / 72))
+    assert gain.to_mm is not None
+    assert gain.to_mm.median == pytest.approx((40 / 30 + 72 / 60) / 2)
+    assert gain.to_floor is not None
+    assert gain.to_floor.low == pytest.approx(40 / POSTNORM[0].floor_us)
+    assert gain.within == pytest.approx(0.2)
+    assert (gain.processes, gain.lines, gain.loss) == (2, (2, 3, 4, 5, 6, 7, 8), False)
+    assert gain.goal == entries.Goal("≤ 1.19 of mm", met=False)
+    assert loss.loss
+    assert loss.faster == ("cublaslt",)
+    assert failed.speedup is None
+    assert failed.failures == ("comfuse (process 0): it <broke> | here",)
+
+
+def test_the_slowest_ratio_comes_first(small: ResultsFile) -> None:
+    assert [e.workload for e in entries.entries_of(small)] == [POSTNORM[i].name for i in (1, 0, 2)]
+
+
+def test_losses_goals_and_failures_are_shown_at_the_top(small: ResultsFile) -> None:
+    overview, shortfalls, *_ = main.of([small], small.path.parent, plots=False)[0].parts
+    assert isinstance(overview, tables.Table)
+    assert isinstance(shortfalls, tables.Table)
+    (row,) = (row for _, row in overview.rows if row[-1].text == "small.jsonl")
+    totals = dict(zip(overview.columns, row, strict=True))
+    assert {k: totals[k].text for k in ("compared", "gains", "losses", "goals missed", "failures")} == {
+        "compared": "2 of 8, incomplete",
+        "gains": "1",
+        "losses": "1",
+        "goals missed": "2",
+        "failures": "1",
+    }
+    assert totals["losses"].mark == "loss"
+    assert [(row[2].text, row[-1].text) for _, row in shortfalls.rows] == [
+        ("LOSS against best Inductor", "small.jsonl lines 9-12"),
+        ("MISSED goal ≤ 1.12 of mm", "small.jsonl lines 9-12"),
+        ("LOSS against cuBLASLt epilogue, 110.0 us", "small.jsonl lines 9-12"),
+        ("MISSED goal ≤ 1.19 of mm", "small.jsonl lines 2-8"),
+        ("FAILED comfuse (process 0): it <broke> | here", "small.jsonl line 13"),
+    ]
+
+
+def test_markdown_has_the_numbers_with_their_lines(small: ResultsFile) -> None:
+    parts = [p for s in main.of([small], small.path.parent, plots=False) for p in s.parts]
+    text = tables.markdown([p for p in parts if isinstance(p, tables.Table)])
+    assert "**0.96x LOSS**" in text
+    assert "1.39x [1.25-1.53]" in text
+    assert "[small.jsonl lines 2-8](small.jsonl)" in text
+    assert "it <broke> \\| here" in text
+    assert "NVIDIA H200, driver 580.1, torch 2.11.0, Triton 3.6.0, CUTLASS 4.2.0.0" in text
+    assert "commit abc1234" in text
+
+
+def test_the_newest_complete_file_leads_and_a_newer_short_run_does_not(tmp_path: Path) -> None:
+    whole = [r for i in range(len(POSTNORM)) for r in _rows(i, 0, mm=30, inductor=50, comfuse=40)]
+    paths = [
+        _write(tmp_path, whole, "old.jsonl", date="2026-01-01T00:00:00+00:00"),
+        _write(tmp_path, whole, "new.jsonl", date="2026-01-02T00:00:00+00:00"),
+        _write(tmp_path, whole[:3], "short.jsonl", date="2026-01-03T00:00:00+00:00"),
+    ]
+    family = families.family("postnorm", files.read(paths))
+    assert [m.file.path.name for m in family.shown] == ["new.jsonl"]
+    assert [m.file.path.name for m in family.history] == ["short.jsonl", "new.jsonl", "old.jsonl"]
+    assert family.complete(family.shown[0])
+    assert family.missing() == []
+
+
+def test_a_file_shows_what_the_leading_one_lacks(tmp_path: Path) -> None:
+    paths = [
+        _write(tmp_path, _rows(0, 0, mm=30, inductor=50, comfuse=40), "a.jsonl"),
+        _write(tmp_path, _rows(1, 0, mm=30, comfuse=40), "b.jsonl", date="2027-01-01T00:00:00+00:00"),
+    ]
+    family = families.family("postnorm", files.read(paths))
+    assert [m.file.path.name for m in family.shown] == ["a.jsonl", "b.jsonl"]
+    assert family.missing() == [w.name for w in POSTNORM[1:]]
+
+
+def test_a_workload_that_is_gone_is_named(tmp_path: Path) -> None:
+    gone = record(Row("postnorm-1x2x3", "comfuse", 0, us=1.0))
+    (file,) = files.read([_write(tmp_path, [gone, *_rows(0, 0, comfuse=40)])])
+    assert entries.unknown(file) == ["postnorm-1x2x3"]
+    assert "postnorm-1x2x3" in main.html_text([file], tmp_path, plots=False)
+
+
+def test_a_file_of_an_unknown_experiment_is_named(tmp_path: Path) -> None:
+    rows = [{"record": "row", "of": "another kind"}]
+    (file,) = files.read([_write(tmp_path, rows, "tune.jsonl", experiment="tune")])
+    last = main.of([file], tmp_path, plots=False)[-1]
+    assert last.name == "others"
+    assert "tune.jsonl" in main.html_text([file], tmp_path, plots=False)
+
+
+def test_calls_that_take_longer_than_torchs_are_losses(tmp_path: Path) -> None:
+    times = {"torch.mm(out=)": 10.0, "comfuse.ops.fused_gemm": 12.0, "eager linear": 30.0}
+    calls = [{"record": "call", "call": c, "us": t, "low": t, "high": t} for c, t in times.items()]
+    (file,) = files.read([_write(tmp_path, calls, experiment="overhead")])
+    (row,) = (row for _, row in overhead.slower([file], lambda f: f.path.name))
+    assert [cell.text for cell in row][1:] == [
+        "comfuse.ops.fused_gemm",
+        "SLOWER to call than torch.mm(out=)",
+        "0.83x",
+        "1.20",
+        "small.jsonl line 3",
+    ]
+    assert row[2].mark == "loss"
+
+
+def test_roofline(small: ResultsFile) -> None:
+    """By hand: 2 * 16384 * 768 * 768 flops; the product alone moves 2 * (2 * 16384 + 768) * 768 bytes."""
+    dots = {(d.workload, d.provider): d for d in roofline.dots(families.family("postnorm", [small]))}
+    mm, ours = (dots[POSTNORM[0].name, p] for p in ("mm", "comfuse"))
+    flops = 2 * 16384 * 768 * 768
+    assert mm.intensity == pytest.approx(flops / (2 * (2 * 16384 + 768) * 768))
+    assert ours.intensity == pytest.approx(flops / POSTNORM[0].bytes_moved)
+    assert ours.teraflops == pytest.approx(flops / 56e-6 / 1e12)
+    h200 = GPUS["h200"]
+    assert roofline.ceiling(h200, 1.0) == pytest.approx(h200.bandwidth / 1e12)
+    assert roofline.ceiling(h200, 1e6) == pytest.approx(h200.flops / 1e12)
+
+
+def test_errors_of_the_cost_model(tmp_path: Path) -> None:
+    """Twice and half of what is predicted: errors of -50 % and +100 %."""
+    predicted = {p.provider: p.predicted_us for p in _points(tmp_path, 1.0, 1.0)}
+    points = _points(tmp_path, 2 * predicted["comfuse"], predicted["cooperative-128x256-c2"] / 2)
+    assert sorted(round(p.error, 6) for p in points) == [-0.5, 1.0]
+    everything = model.errors(points)[-1]
+    assert (everything.family, everything.points, everything.median) == ("all", 2, pytest.approx(0.75))
+    assert everything.worst.provider == "cooperative-128x256-c2"
+
+
+def _points(folder: Path, comfuse: float, forced: float) -> list[model.Point]:
+    rows = _rows(0, 0, mm=30, comfuse=comfuse)
+    rows.append(record(Row(POSTNORM[0].name, "cooperative-128x256-c2", 0, us=forced)))
+    return model.points(files.read([_write(folder, rows)]))
+
+
+def test_rows_of_an_unknown_gpu_have_no_ceiling_and_no_prediction(tmp_path: Path) -> None:
+    (file,) = files.read([_write(tmp_path, _rows(0, 0, mm=30, comfuse=40), gpu={"name": "NVIDIA L4"})])
+    assert roofline.dots(families.family("postnorm", [file])) == []
+    assert model.points([file]) == []
+
+
+class _Page(html.parser.HTMLParser):
+    """What a page loads and refers to, its ids, and the ids of rows that refer to no file."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.sources: list[str] = []
+        self.rows_without_source: list[str] = []
+        self._row: str | None = None
+        self.feed(text)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "tr" and self._row is not None:
+            self.rows_without_source.append(self._row)
+            self._row = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if "id" in values:
+            self.ids.append(str(values["id"]))
+        if tag == "tr":
+            self._row = values.get("id")
+        if tag == "a":
+            self.links.append(str(values["href"]))
+            self._row = None
+        if tag in ("script", "link", "img", "iframe") or "src" in values:
+            self.sources.append(tag)
+
+
+def _names(rows: list[str]) -> list[str]:
+    assert all(row.startswith("overview--") for row in rows)
+    return [row.removeprefix("overview--") for row in rows]
+
+
+def test_the_page_of_the_committed_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib", reason="needs the bench extra")
+    output = tmp_path / "report.html"
+    assert bench.main(["report", "-o", str(output), "--markdown"]) == 0
+    text = output.read_text()
+    page = _Page(text)
+    assert page.sources == []  # nothing is loaded from elsewhere
+    assert len(page.ids) == len(set(page.ids))
+    # No number without its file: only families that no file measures have no link.
+    assert all(name in families.families() for name in _names(page.rows_without_source))
+    for link in page.links:
+        target = link.removeprefix("#")
+        assert target in page.ids if link.startswith("#") else (tmp_path / link).is_file()
+    committed = sorted(RESULTS.glob("*.jsonl"))
+    assert committed
+    markdown = capsys.readouterr().out
+    for path in committed:
+        assert path.name in text
+        assert path.name in markdown
+    assert text.count("<svg") >= 2
+    assert "prefers-color-scheme: dark" in text  # and the plots are drawn in the colour of the text
+    losses = sum(
+        sections.Count.of(m.entries).losses
+        for name in families.families()
+        for m in families.family(name, files.read(committed)).shown
+    )
+    assert text.count('<td class="loss">LOSS against') >= losses
+
+
+def test_without_an_output_the_tables_are_printed(
+    small: ResultsFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main(["report", str(small.path)]) == 0
+    assert "0.96x LOSS" in capsys.readouterr().out
+
+
+def test_what_is_no_results_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"record": "row"}\n')
+    assert bench.main(["report", str(path)]) == 2
+    assert "not a header" in capsys.readouterr().err
+
+
+def test_numbers_have_one_format() -> None:
+    assert tables.us(1234.56) == "1234.6"
+    assert tables.ratio(1.005, "x") == "1.00x"
+    assert tables.percent(-0.1234, signed=True) == "-12.3 %"
+    assert files.ranges([3, 1, 2, 9, 9]) == "1-3, 9"
