@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -273,7 +274,8 @@ def test_plans_keep_their_budgets(data: st.DataObject, gpu: str) -> None:
     try:
         found = candidates(spec, gpu, 1000)
     except PlanError:
-        assume(len(stages(spec)) > 1)
+        with suppress(PlanError):  # what no stages can run either
+            assume(len(stages(spec)) > 1)
         return
     assert tuple(c.shape for c in found) == shapes(spec)
     for c in found:

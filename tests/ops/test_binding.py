@@ -320,7 +320,7 @@ def test_counts_are_checked(host: Host) -> None:
 
 @pytest.mark.parametrize(
     "code, message",
-    [(-2, "misaligned, or a size"), (-3, "TMA descriptor"), (-5, "one row group"), (700, "fake error")],
+    [(-2, "misaligned, or a size"), (-3, "TMA descriptor"), (-5, "all tiles at once"), (700, "fake error")],
 )
 def test_a_failed_launch_says_why(host: Host, code: int, message: str) -> None:
     spec = linear()

@@ -15,6 +15,7 @@
 #include "comfuse/sm90/arrival.hpp"
 #include "comfuse/sm90/collector_memory.hpp"
 #include "comfuse/sm90/extent.hpp"
+#include "comfuse/sm90/state_run.hpp"
 #include "comfuse/sm90/workspace.hpp"
 
 namespace comfuse::sm90 {

@@ -2,8 +2,8 @@
 // Those of warp 0 give way to the finished ones, which the later phases read (column_group.hpp).
 #pragma once
 
-#include "comfuse/sm90/arrival.hpp"
 #include "comfuse/sm90/reductions.hpp"
+#include "comfuse/sm90/state_run.hpp"
 
 namespace comfuse::sm90 {
 

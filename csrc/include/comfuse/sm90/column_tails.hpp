@@ -4,10 +4,10 @@
 // hardly any column block is complete much earlier.
 #pragma once
 
-#include "comfuse/sm90/arrival.hpp"
 #include "comfuse/sm90/collector_memory.hpp"
 #include "comfuse/sm90/column_reduce.hpp"
 #include "comfuse/sm90/column_source.hpp"
+#include "comfuse/sm90/state_run.hpp"
 #include "comfuse/sm90/workspace.hpp"
 
 namespace comfuse::sm90 {

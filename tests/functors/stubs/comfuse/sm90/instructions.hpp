@@ -18,6 +18,12 @@ inline float __uint_as_float(uint32_t bits) {
   memcpy(&x, &bits, 4);
   return x;
 }
+struct uint2 {
+  uint32_t x, y;
+};
+struct uint4 {
+  uint32_t x, y, z, w;
+};
 template <class T>
 T __shfl_xor_sync(unsigned, T x, int) {
   return x;
