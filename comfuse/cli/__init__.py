@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 import comfuse
-from comfuse.cli.library import build_library
+from comfuse.cli.library import build_library, library
 from comfuse.errors import ComFuseError
 from comfuse.generator.plan import GPUS
 from comfuse.generator.spec import DType
@@ -134,6 +134,7 @@ def emit(target: str, shapes: str, gpu: str, output: Path | None) -> None:
 
 
 main.add_command(build_library)
+main.add_command(library)
 
 
 def _run(command: Callable[[], int]) -> int:

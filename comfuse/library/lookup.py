@@ -88,6 +88,20 @@ def why_not(spec: FusedSpec, rows: tuple[int, int], gpu: str) -> list[tuple[Path
     return answers
 
 
+def problems(folder: Path) -> list[str]:
+    """All that is wrong with the library in ``folder``: each file is read, each kernel loaded."""
+    try:
+        shelf = Shelf(folder, read := manifest.read(folder), read.unfit())
+    except (LoadError, FileNotFoundError) as e:
+        return [str(e)]
+    if shelf.unfit:
+        return [shelf.unfit]
+    outcomes = [_load(shelf, candidate) for candidate in read.kernels]
+    said = [f"{name} is damaged: {reason}" for name, reason in manifest.damage(folder, read)]
+    said += [outcome for outcome in outcomes if isinstance(outcome, str)]
+    return list(dict.fromkeys(said))
+
+
 def misfit(candidate: Kernel, rows: tuple[int, int], gpu: str) -> str:
     """Why a kernel of a program cannot run these numbers of rows on a GPU, or an empty string."""
     processors = gpus.find(gpu).processors
