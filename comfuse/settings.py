@@ -130,7 +130,7 @@ MAX_JOBS: Variable[int | None] = Variable(
 )  # fmt: skip
 BUILD_TIMEOUT: Variable[float] = Variable(
     "COMFUSE_BUILD_TIMEOUT", _seconds, lambda: 600.0, "seconds, at least 0",
-    "how long to wait for another process that builds the same kernel",
+    "how long a build may take, of this process or of another that builds the same kernel",
 )  # fmt: skip
 
 TABLE: tuple[Variable[Any], ...] = (

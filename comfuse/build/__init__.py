@@ -19,7 +19,7 @@ from comfuse.build.compile import compile_cuda, cuda_flags, environment_flags, t
 from comfuse.build.parallel import Task, run_all
 from comfuse.build.progress import BuildEvent, Progress
 from comfuse.build.toolkit import CudaToolkit, Cutlass
-from comfuse.errors import BuildError, ComFuseError, JitDisabledError, ToolchainError
+from comfuse.errors import BuildError, CacheError, ComFuseError, JitDisabledError, ToolchainError
 
 __all__ = [
     "BuildEvent",
@@ -102,6 +102,12 @@ def build(source: Source, *, verbose: bool = False, progress: Progress | None = 
             except BuildError:
                 report("failed")
                 raise
+            except OSError as e:  # no space left, above all
+                report("failed")
+                raise CacheError(
+                    f"{source.name} cannot be built in {folder}: {e}; make room, or set COMFUSE_CACHE_DIR to "
+                    "another folder"
+                ) from e
             finally:
                 log = folder / "build.log"
                 if verbose and log.is_file():

@@ -141,6 +141,10 @@ def locked(entry: str, waiting: Callable[[], None]) -> Iterator[None]:
         raise CacheError(
             f"cannot lock {path}: {e}; set COMFUSE_CACHE_DIR to a folder that is writable"
         ) from e
+    except NotImplementedError as e:  # what filelock makes of ENOSYS
+        raise CacheError(
+            f"cannot lock {path}: its file system has no locks; set COMFUSE_CACHE_DIR to a folder on another"
+        ) from e
     try:
         yield
     finally:

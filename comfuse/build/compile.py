@@ -176,8 +176,13 @@ def _load(
             env=_environment(environment, jobs),
             start_new_session=True,  # so that ninja and the compilers can be ended with it
         )
+    limit = settings.build_timeout()
+    deadline = time.monotonic() + limit
     try:
         while process.poll() is None:
+            if time.monotonic() > deadline:
+                message = f"the compilers did not end within {limit:g} s (COMFUSE_BUILD_TIMEOUT)"
+                raise BuildError(name, Path(arguments["sources"][0]), log, message)
             tick()
             time.sleep(0.05)
     except BaseException:
@@ -242,7 +247,7 @@ def _link_folder(toolkit: CudaToolkit, folder: Path) -> Path:
 
 
 _ERROR = re.compile(
-    r"\berror\b|\bfatal\b|undefined reference|undefined symbol|cannot find|Error: ", re.IGNORECASE
+    r"\berror\b|\bfatal\b|undefined reference|undefined symbol|cannot find|Error: |No space left", re.IGNORECASE
 )
 
 
