@@ -247,7 +247,8 @@ def _link_folder(toolkit: CudaToolkit, folder: Path) -> Path:
 
 
 _ERROR = re.compile(
-    r"\berror\b|\bfatal\b|undefined reference|undefined symbol|cannot find|Error: |No space left", re.IGNORECASE
+    r"\berror\b|\bfatal\b|undefined reference|undefined symbol|cannot find|Error: |No space left",
+    re.IGNORECASE,
 )
 
 

@@ -62,15 +62,11 @@ def kernel(spec: FusedSpec, rows: tuple[int, int], gpu: str) -> LoadedKernel | N
     One that is there but does not fit is passed over; that is logged once and counted (:func:`refusals`).
     """
     for shelf in shelves():
-        refused = []
-        for candidate in _candidates(shelf, spec, gpu):
-            found = shelf.unfit or misfit(candidate, rows, gpu) or _load(shelf, candidate)
-            if isinstance(found, LoadedKernel):
-                return found
-            refused.append(found)
-        # Kernels of other numbers of rows are no refusals as long as one has those that are asked for.
-        for reason in dict.fromkeys(refused):
-            _refuse(shelf.folder, reason)
+        found = _ask(shelf, spec, rows, gpu)
+        if isinstance(found, LoadedKernel):
+            return found
+        if found:
+            _refuse(shelf.folder, found)
     return None
 
 
@@ -78,14 +74,29 @@ def why_not(spec: FusedSpec, rows: tuple[int, int], gpu: str) -> list[tuple[Path
     """For each library why it has no kernel for a program; an empty string where it has one."""
     answers = []
     for shelf in shelves():
-        candidates = _candidates(shelf, spec, gpu)
-        reasons = [shelf.unfit or misfit(c, rows, gpu) or _load(shelf, c) for c in candidates]
-        if any(isinstance(reason, LoadedKernel) for reason in reasons):
-            answers.append((shelf.folder, ""))
-        else:
-            said = list(dict.fromkeys(str(reason) for reason in reasons))
-            answers.append((shelf.folder, "; ".join(said) or shelf.unfit or "it does not have the program"))
+        found = _ask(shelf, spec, rows, gpu)
+        reason = "" if isinstance(found, LoadedKernel) else found or shelf.unfit or "it has not this program"
+        answers.append((shelf.folder, reason))
     return answers
+
+
+def _ask(shelf: Shelf, spec: FusedSpec, rows: tuple[int, int], gpu: str) -> LoadedKernel | str:
+    """A library's kernel, or why it has none that fits; nothing if it does not have the program at all."""
+    known = _candidates(shelf, spec, gpu)
+    if not known or shelf.unfit:
+        return shelf.unfit if known else ""
+    asked = f"{rows[0]} to {rows[1]}"
+    serving = [k for k in known if k.rows[0] <= rows[0] and rows[1] <= k.rows[1]]
+    if not serving:
+        served = ", ".join(f"{low} to {high}" for low, high in sorted({k.rows for k in known}))
+        return f"its kernels serve {served} rows, not {asked}"
+    reason = ""
+    for candidate in serving:
+        found = _misfit(candidate, gpu) or _load(shelf, candidate)
+        if isinstance(found, LoadedKernel):
+            return found
+        reason = reason or found
+    return reason
 
 
 def problems(folder: Path) -> list[str]:
@@ -102,14 +113,11 @@ def problems(folder: Path) -> list[str]:
     return list(dict.fromkeys(said))
 
 
-def misfit(candidate: Kernel, rows: tuple[int, int], gpu: str) -> str:
-    """Why a kernel of a program cannot run these numbers of rows on a GPU, or an empty string."""
+def _misfit(candidate: Kernel, gpu: str) -> str:
+    """Why a kernel cannot run on a GPU, or an empty string."""
     processors = gpus.find(gpu).processors
     if processors < candidate.processors:
         return f"its kernel needs {candidate.processors} SMs at once, this GPU has {processors}"
-    low, high = candidate.rows
-    if not (low <= rows[0] and rows[1] <= high):
-        return f"its kernel serves {low} to {high} rows, not {rows[0]} to {rows[1]}"
     return ""
 
 
