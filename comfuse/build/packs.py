@@ -70,7 +70,7 @@ def build_all(
         else:
             results[name] = found
     jobs = jobs or jobs_that_fit(_BYTES_A_PACK)
-    size = min(LARGEST, -(-len(missing) // (2 * jobs)))
+    size = min(LARGEST, -(-len(missing) // jobs))
     packs = [missing[i : i + size] for i in range(0, len(missing), max(1, size))]
     refused = []
     for pack, outcome in zip(packs, _build(packs, jobs, say), strict=True):

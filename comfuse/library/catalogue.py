@@ -12,6 +12,7 @@ A catalogue is a table of settings and a list of entries::
     bias = "same"                    # any argument of that function; "same" is the dtype of the factors
     layouts = { b = "mn" }           # a field of Layouts
     constants = { eps = 1e-5 }       # numbers that are known ahead, as in a traced function
+    operands = ["residual", "bias"]  # their order, where it is not that of the arguments
     rows = [128, "many"]             # classes of numbers of rows; all if not given
 
     [[kernel]]
@@ -41,7 +42,7 @@ SHIPPED = Path(__file__).resolve().parents[1] / "catalogues"
 MANY = "many"
 _PROGRAMS = [name for name in catalog.__all__ if inspect.isfunction(getattr(catalog, name))]
 _DTYPES = {dtype.value: dtype for dtype in DType}
-_RESERVED = ("program", "spec", "shapes", "dtype", "layouts", "constants", "rows")
+_RESERVED = ("program", "spec", "shapes", "dtype", "layouts", "constants", "operands", "rows")
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,11 @@ def _entries(table: dict[str, Any]) -> Iterator[Entry]:
         chosen = dict(zip(options, values, strict=True))
         arguments = {key: _argument(value, _dtype(dtype)) for key, value in chosen.items()}
         spec = function(n, k, _dtype(dtype), layouts=layouts, **arguments)
+        spec = bound(spec, constants)
+        if "operands" in table:
+            spec = ordered(spec, table["operands"])
         said = [f"{key}={value}" for key, value in {**chosen, **constants}.items()]
-        yield Entry(" ".join([program, f"{n}x{k}", dtype, *said]), bound(spec, constants), rows)
+        yield Entry(" ".join([program, f"{n}x{k}", dtype, *said]), spec, rows)
 
 
 def bound(spec: FusedSpec, constants: dict[str, float]) -> FusedSpec:
@@ -163,6 +167,24 @@ def bound(spec: FusedSpec, constants: dict[str, float]) -> FusedSpec:
         else:
             nodes.append(node)
     return replace(spec, operands=tuple(spec.operands[i] for i in kept), nodes=tuple(nodes))
+
+
+def ordered(spec: FusedSpec, names: Sequence[str]) -> FusedSpec:
+    """The program with its operands in this order.
+
+    Raises:
+        ValueError: these are not the names of all its operands.
+    """
+    known = [operand.name for operand in spec.operands]
+    if sorted(names) != sorted(known):
+        raise ValueError(f"operands: {list(names)}; allowed: {known}, in any order")
+    moved = [list(names).index(name) for name in known]
+    nodes = [
+        replace(node, operand=moved[node.operand]) if node.op == "load" and node.operand is not None else node
+        for node in spec.nodes
+    ]
+    operands = tuple(spec.operands[known.index(name)] for name in names)
+    return replace(spec, operands=operands, nodes=tuple(nodes))
 
 
 def _only(table: dict[str, Any], allowed: Sequence[str]) -> None:

@@ -72,6 +72,24 @@ def test_a_constant_is_what_tracing_makes_of_it() -> None:
     assert len(set(different)) == 4
 
 
+def test_operands_in_another_order() -> None:
+    """As a compiled OLMo 2 block has them: the weight, times the norm, and then the residual."""
+
+    def block(x, w, weight, residual):
+        return residual + weight * F.rms_norm(F.linear(x, w), (w.shape[0],), None, 1e-6)
+
+    sizes = [(16, 64), (256, 64), (256,), (16, 256)]
+    traced = comfuse.trace(block, *(torch.empty(s, dtype=torch.bfloat16, device="meta") for s in sizes))
+    table = {
+        "program": "rmsnorm", "shapes": [[256, 64]], "residual": "same", "rms_weight": "same",
+        "residual_position": "after", "constants": {"eps": 1e-6, "weight_offset": 0.0},
+    }  # fmt: skip
+    (entry,) = entries(**table, operands=["rms_weight", "residual"])
+    assert [operand.name for operand in entry.spec.operands] == ["rms_weight", "residual"]
+    assert signature(entry.spec) == signature(traced)
+    assert signature(entries(**table)[0].spec) != signature(traced)
+
+
 def test_order_of_operands_and_outputs_is_part_of_a_signature() -> None:
     swapped = catalog.add_rmsnorm(256, 64, BF16)
     other = type(swapped)(**{**vars(swapped), "outputs": swapped.outputs[::-1]})
@@ -91,6 +109,7 @@ def test_order_of_operands_and_outputs_is_part_of_a_signature() -> None:
             "rows: 100; allowed: 128, 512, ",
         ),
         ({"program": "linear", "shapes": [[64, 64]], "constants": {"eps": 1}}, "'eps' is no scalar"),
+        ({"program": "linear", "shapes": [[64, 64]], "operands": ["x"]}, "operands: ['x']; allowed: []"),
         ({"program": "linear", "shapes": [[64]]}, "not enough values"),
         ({"spec": "{}"}, "not the text of a FusedSpec"),
     ],
