@@ -100,6 +100,19 @@ def test_why_not(folder: Path, tmp_path: Path) -> None:
     assert "it has not this program" in result.output
 
 
+def test_the_doctor_shows_libraries(folder: Path) -> None:
+    from comfuse.cli.doctor import findings
+    from comfuse.library import manifest
+
+    (found,) = [f for f in findings() if f.what == "library"]
+    assert (found.ok, found.found) == (True, f"{folder}: 3 kernels")
+    path = folder / manifest.NAME
+    path.write_text(path.read_text().replace(manifest.device_code(), "of another release"))
+    (found,) = [f for f in findings() if f.what == "library"]
+    assert found.ok is False
+    assert "not used: it was built from other device code (of another release" in found.found
+
+
 def test_why_not_without_a_library(compilers: Compilers) -> None:
     result = invoke("library", "why-not", small().entries[0].spec.text(), "--rows", "1")
     assert result.exit_code == 1
