@@ -1,4 +1,4 @@
-"""Many kernels a library, which takes a third of the time: parsing the headers is most of a compile.
+"""Many kernels a library, which saves much time: parsing the headers is most of a compile.
 
 A pack goes through :func:`comfuse.build.build` like a kernel.  Each of its kernels then has an entry of its
 own in the cache, so that it is found again whatever else was built beside it, and a build that was cut off
