@@ -2,7 +2,10 @@
 
 That is so for ``pip install --no-build-isolation .``; otherwise, and in an editable install, ComFuse builds
 it at the first CUDA call.  ``COMFUSE_BINDING=off`` never builds it here, ``require`` fails the install if it
-cannot be. Everything else is in pyproject.toml.
+cannot be.
+
+``COMFUSE_PREBUILD`` names catalogues, separated by commas (shipped ones or TOML files): their kernels are
+compiled now, which needs nvcc, and shipped as data of the package.  Everything else is in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -40,13 +43,37 @@ def wanted() -> bool:
     return True
 
 
+def catalogues() -> list[str]:
+    """The catalogues whose kernels are to be shipped."""
+    return [name.strip() for name in os.environ.get("COMFUSE_PREBUILD", "").split(",") if name.strip()]
+
+
 class BuildPy(build_py):
-    """Adds comfuse/lib/comfuse_torch-<digest>.so to what is installed."""
+    """Adds comfuse/lib/comfuse_torch-<digest>.so and comfuse/prebuilt to what is installed."""
 
     def run(self) -> None:
         super().run()
         if self.editable_mode:
             return
+        if BINDING:
+            self._binding()
+        if catalogues():
+            self._library()
+
+    def _library(self) -> None:
+        from comfuse.library.builder import build_library
+        from comfuse.library.catalogue import read
+
+        made = build_library(
+            [read(name) for name in catalogues()],
+            Path(self.build_lib) / "comfuse" / "prebuilt",
+            say=lambda line: print(line, file=sys.stderr, flush=True),
+            with_binding=False,  # it is in comfuse/lib
+        )
+        if made.refused:
+            raise SystemExit(f"COMFUSE_PREBUILD: {len(made.refused)} kernels refused: {made.refused[0]}")
+
+    def _binding(self) -> None:
         from comfuse.build import binding
 
         with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +95,8 @@ class PlatformDistribution(Distribution):
         return True
 
 
-if wanted():
+BINDING = wanted()
+if BINDING or catalogues():
     setup(distclass=PlatformDistribution, cmdclass={"build_py": BuildPy, "bdist_wheel": AnyPythonWheel})
 else:
     setup()

@@ -21,11 +21,12 @@ from comfuse.generator.emit import emit
 from comfuse.generator.plan import plan
 from comfuse.generator.spec import FusedSpec
 from comfuse.inductor.entrances import backend, enable, options
+from comfuse.version import __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "FusedSpec",
     "TraceError",
+    "__version__",
     "backend",
     "build",
     "emit",

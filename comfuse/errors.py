@@ -16,6 +16,7 @@ __all__ = [
     "ArgumentError",
     "BuildError",
     "CacheError",
+    "CatalogueError",
     "ComFuseError",
     "DTypeError",
     "DeviceError",
@@ -142,6 +143,15 @@ class BuildError(ComFuseError, RuntimeError):
 
 class CacheError(ComFuseError, RuntimeError):
     """The kernel cache cannot be used: not writable, or its lock was not released in time."""
+
+
+class CatalogueError(ComFuseError, ValueError):
+    """A catalogue of kernels to build that cannot be read, or asks for what does not exist."""
+
+    def __init__(self, catalogue: str, problem: str) -> None:
+        super().__init__(f"catalogue {catalogue}: {problem}")
+        self.catalogue = catalogue
+        self.problem = problem
 
 
 class LoadError(ComFuseError, RuntimeError):

@@ -114,17 +114,28 @@ NVCC_FLAGS: Variable[tuple[str, ...]] = Variable(
     "COMFUSE_NVCC_FLAGS", lambda text: tuple(shlex.split(text)), lambda: (), "flags, as in a shell",
     "flags added to every nvcc call, for example -lineinfo; part of the cache key",
 )  # fmt: skip
+COMPILER_LAUNCHER: Variable[tuple[str, ...]] = Variable(
+    "COMFUSE_COMPILER_LAUNCHER", lambda text: tuple(shlex.split(text)), lambda: (),
+    "a command, as in a shell",
+    "put before every nvcc call, for example ccache or sccache, or what sends it to another machine",
+)  # fmt: skip
+LIBRARY: Variable[tuple[Path, ...]] = Variable(
+    "COMFUSE_LIBRARY", lambda text: tuple(_path(part) for part in text.split(os.pathsep) if part), lambda: (),
+    "paths, separated as in PATH",
+    "folders of kernel libraries, asked before the package's own and the user's",
+)  # fmt: skip
 MAX_JOBS: Variable[int | None] = Variable(
     "COMFUSE_MAX_JOBS", _positive, lambda: None, "a whole number, at least 1",
     "kernels compiled at once; bounded by processors and memory if not set",
 )  # fmt: skip
 BUILD_TIMEOUT: Variable[float] = Variable(
     "COMFUSE_BUILD_TIMEOUT", _seconds, lambda: 600.0, "seconds, at least 0",
-    "how long to wait for another process that builds the same kernel",
+    "how long a build may take, of this process or of another that builds the same kernel",
 )  # fmt: skip
 
 TABLE: tuple[Variable[Any], ...] = (
-    CACHE_DIR, JIT, STRICT, LOG, DUMP_DIR, CUTLASS_DIR, NVCC_FLAGS, MAX_JOBS, BUILD_TIMEOUT,
+    CACHE_DIR, JIT, STRICT, LOG, DUMP_DIR, CUTLASS_DIR, NVCC_FLAGS, COMPILER_LAUNCHER, LIBRARY,
+    MAX_JOBS, BUILD_TIMEOUT,
 )  # fmt: skip
 
 
@@ -166,6 +177,14 @@ def cutlass_dir() -> Path | None:
 
 def nvcc_flags() -> tuple[str, ...]:
     return NVCC_FLAGS.get()
+
+
+def compiler_launcher() -> tuple[str, ...]:
+    return COMPILER_LAUNCHER.get()
+
+
+def library() -> tuple[Path, ...]:
+    return LIBRARY.get()
 
 
 def max_jobs() -> int | None:

@@ -19,7 +19,7 @@ from comfuse.build.compile import compile_cuda, cuda_flags, environment_flags, t
 from comfuse.build.parallel import Task, run_all
 from comfuse.build.progress import BuildEvent, Progress
 from comfuse.build.toolkit import CudaToolkit, Cutlass
-from comfuse.errors import BuildError, ComFuseError, JitDisabledError, ToolchainError
+from comfuse.errors import BuildError, CacheError, ComFuseError, JitDisabledError, ToolchainError
 
 __all__ = [
     "BuildEvent",
@@ -28,13 +28,15 @@ __all__ = [
     "Source",
     "build",
     "build_many",
+    "entry_of",
     "find_built",
     "jobs_that_fit",
+    "manifest_of",
     "task",
 ]
 
 _LOGGER = logging.getLogger("comfuse")
-_BYTES_A_JOB = 1.5e9
+_BYTES_A_JOB = 1.5e9  # the compilers of one kernel
 
 #: Facts of a KernelPlan that a manifest repeats, so that a library says what it is without the planner.
 _PLAN_FACTS = (
@@ -100,6 +102,12 @@ def build(source: Source, *, verbose: bool = False, progress: Progress | None = 
             except BuildError:
                 report("failed")
                 raise
+            except OSError as e:  # no space left, above all
+                report("failed")
+                raise CacheError(
+                    f"{source.name} cannot be built in {folder}: {e}; make room, or set COMFUSE_CACHE_DIR to "
+                    "another folder"
+                ) from e
             finally:
                 log = folder / "build.log"
                 if verbose and log.is_file():
@@ -149,15 +157,15 @@ def task(source: Source) -> Task[BuiltKernel]:
     return Task(source.name, lambda progress: build(source, progress=progress))
 
 
-def jobs_that_fit() -> int:
+def jobs_that_fit(bytes_a_job: float = _BYTES_A_JOB) -> int:
     """How many compilers this machine can run at once: ``COMFUSE_MAX_JOBS``, else by processors and
-    memory.
+    memory, of which each takes ``bytes_a_job``.
     """
     limit = settings.max_jobs()
     if limit is not None:
         return limit
     processors = len(os.sched_getaffinity(0))
-    return max(1, min(processors, int(_available_memory() / _BYTES_A_JOB)))
+    return max(1, min(processors, int(_available_memory() / bytes_a_job)))
 
 
 def _available_memory() -> float:
@@ -169,6 +177,11 @@ def _available_memory() -> float:
     except OSError:
         pass
     return _BYTES_A_JOB
+
+
+def entry_of(source: Source) -> str:
+    """The name of the cache entry of ``source``.  Raises ToolchainError without a compiler."""
+    return _entry(source, *toolchain())
 
 
 def _entry_prefix(source: Source) -> str:
@@ -203,17 +216,23 @@ def _compile(
         _LOGGER.warning("%s: ptxas %s", name, message)
     if facts["spill_bytes"]:
         _LOGGER.warning("%s: %d bytes of register spills", name, facts["spill_bytes"])
-    plan = source.plan
-    manifest = {
-        "name": name,
+    manifest = manifest_of(source) | {
         "library": f"{name}.so",
-        "spec": plan.spec.text() if plan is not None else None,
-        "plan": {fact: getattr(plan, fact) for fact in _PLAN_FACTS if hasattr(plan, fact)},
         "ptxas": facts,
         "toolchain": {"nvcc": toolkit.version, "cutlass": cutlass.version, "flags": list(cuda_flags())},
         "build_seconds": round(time.monotonic() - started, 3),
     }
     return cache.publish(entry, {f"{name}.so": library, f"{name}.cu": text, "build.log": log}, manifest)
+
+
+def manifest_of(source: Source) -> dict[str, Any]:
+    """What a manifest says of a kernel before it is compiled: its name, spec and plan."""
+    plan = source.plan
+    return {
+        "name": source.name,
+        "spec": plan.spec.text() if plan is not None else None,
+        "plan": {fact: getattr(plan, fact) for fact in _PLAN_FACTS if hasattr(plan, fact)},
+    }
 
 
 def _dump(source: Source) -> None:

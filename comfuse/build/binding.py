@@ -11,6 +11,7 @@ from comfuse import settings
 from comfuse.build import cache
 from comfuse.build.cache import BuiltKernel
 from comfuse.build.compile import compile_cxx, cxx_flags
+from comfuse.build.folders import library_folders
 from comfuse.build.toolkit import BINDING_DIR, INCLUDE_DIR, find_cxx
 from comfuse.errors import BuildError, JitDisabledError
 
@@ -37,10 +38,12 @@ def prebuilt_path() -> Path:
 
 
 def find_binding() -> Path | None:
-    """The binding's library if it is built: the one that came with the package, else one in the cache."""
+    """The binding's library if it is built: the one that came with the package, else that of a kernel
+    library, else one in the cache."""
     prebuilt = prebuilt_path()
-    if prebuilt.is_file():
-        return prebuilt
+    for folder in (prebuilt.parent, *library_folders()):
+        if (folder / prebuilt.name).is_file():
+            return folder / prebuilt.name
     found = cache.find(_entry())
     return found.path if found is not None else None
 

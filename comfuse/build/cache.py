@@ -1,6 +1,7 @@
 """Built libraries on disk, addressed by content.
 
-    <cache>/kernels/<name>-<key>/     <name>.so  <name>.cu  build.log  manifest.json
+    <cache>/kernels/<name>-<key>/     <name>.so  <name>.cu  build.log  manifest.json; of a kernel that was
+                                      built into a pack the manifest alone, which names the pack's library
     <cache>/locks/                    one file lock an entry
     <cache>/building/                 private folders of builds under way
     <cache>/failed/<name>/            source and log of the last build that failed
@@ -74,7 +75,7 @@ def find(entry: str) -> BuiltKernel | None:
     folder = entry_path(entry)
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        library = folder / manifest["library"]
+        library = Path(os.path.normpath(folder / manifest["library"]))  # that of a pack is in another entry
         digest = hash_file(library)
         if digest != manifest["digest"]:
             raise ValueError(f"{library} does not match its digest")
@@ -140,6 +141,10 @@ def locked(entry: str, waiting: Callable[[], None]) -> Iterator[None]:
         raise CacheError(
             f"cannot lock {path}: {e}; set COMFUSE_CACHE_DIR to a folder that is writable"
         ) from e
+    except NotImplementedError as e:  # what filelock makes of ENOSYS
+        raise CacheError(
+            f"cannot lock {path}: its file system has no locks; set COMFUSE_CACHE_DIR to a folder on another"
+        ) from e
     try:
         yield
     finally:
@@ -169,10 +174,27 @@ def publish(entry: str, files: dict[str, Path], manifest: dict[str, Any]) -> Bui
 
     ``manifest`` must have ``name`` and ``library``; ``digest`` and ``created`` are added.
     """
-    folder = entry_path(entry)
     library = manifest["library"]
     manifest = {**manifest, "digest": hash_file(files[library]), "created": time.time()}
-    scratch = files[library].parent / "entry"
+    return _publish(entry, files, manifest, files[library].parent / "entry")
+
+
+def publish_reference(entry: str, built: BuiltKernel, manifest: dict[str, Any]) -> BuiltKernel:
+    """The entry of a kernel that is in the library of another entry; made now if it is not there.
+
+    ``manifest`` must have ``name``; all else that it does not have is that of ``built``.
+    """
+    library = os.path.relpath(built.path, entry_path(entry))
+    with locked(entry, lambda: None):
+        found = find(entry)
+        if found is not None:
+            return found
+        with private_folder(entry) as folder:
+            return _publish(entry, {}, {**built.info, **manifest, "library": library}, folder / "entry")
+
+
+def _publish(entry: str, files: dict[str, Path], manifest: dict[str, Any], scratch: Path) -> BuiltKernel:
+    folder = entry_path(entry)
     try:
         scratch.mkdir()
         for name, path in files.items():
@@ -185,7 +207,8 @@ def publish(entry: str, files: dict[str, Path], manifest: dict[str, Any]) -> Bui
         _sync(folder.parent)
     except OSError as e:
         raise CacheError(f"cannot publish {folder}: {e}") from e
-    return BuiltKernel(manifest["name"], manifest["digest"], folder / library, manifest)
+    library = Path(os.path.normpath(folder / manifest["library"]))
+    return BuiltKernel(manifest["name"], manifest["digest"], library, manifest)
 
 
 def keep_failed(name: str, files: dict[str, Path]) -> Path:

@@ -90,7 +90,11 @@ def compile_cuda(
         folder,
         tick,
         jobs=1,
-        environment={"CUDA_HOME": str(toolkit.home), "CUDA_PATH": str(toolkit.home)},
+        environment={
+            "CUDA_HOME": str(toolkit.home),
+            "CUDA_PATH": str(toolkit.home),
+            **_launched(toolkit, folder),
+        },
         sources=[str(source)],
         extra_cuda_cflags=[shlex.quote(flag) for flag in cuda_flags()],
         extra_ldflags=[shlex.quote(flag) for flag in link],
@@ -172,8 +176,13 @@ def _load(
             env=_environment(environment, jobs),
             start_new_session=True,  # so that ninja and the compilers can be ended with it
         )
+    limit = settings.build_timeout()
+    deadline = time.monotonic() + limit
     try:
         while process.poll() is None:
+            if time.monotonic() > deadline:
+                message = f"the compilers did not end within {limit:g} s (COMFUSE_BUILD_TIMEOUT)"
+                raise BuildError(name, Path(arguments["sources"][0]), log, message)
             tick()
             time.sleep(0.05)
     except BaseException:
@@ -188,11 +197,29 @@ def _load(
 
 
 def _environment(extra: dict[str, str], jobs: int) -> dict[str, str]:
-    environment = {**os.environ, **extra, "MAX_JOBS": str(jobs), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "MAX_JOBS": str(jobs), "CUDA_VISIBLE_DEVICES": ""}
     environment.pop("PYTORCH_NVCC", None)  # would replace the nvcc that the cache key names
+    environment |= extra
     if shutil.which("ninja") is None:
         environment["PATH"] = f"{_ninja_folder()}{os.pathsep}{environment.get('PATH', '')}"
     return environment
+
+
+def _launched(toolkit: CudaToolkit, folder: Path) -> dict[str, str]:
+    """The environment in which torch's build tool calls nvcc by ``COMFUSE_COMPILER_LAUNCHER``."""
+    launcher = settings.compiler_launcher()
+    if not launcher:
+        return {}
+    if shutil.which(launcher[0]) is None:
+        raise ToolchainError(
+            launcher[0], ("PATH",), "install it, or unset COMFUSE_COMPILER_LAUNCHER, which names it"
+        )
+    return {
+        "PYTORCH_NVCC": shlex.join([*launcher, str(toolkit.nvcc)]),
+        "TORCH_EXTENSION_SKIP_NVCC_GEN_DEPENDENCIES": "1",  # sccache refuses the flags for them
+        # ccache knows a compile again in another private folder only by relative paths.
+        "CCACHE_BASEDIR": os.environ.get("CCACHE_BASEDIR", str(folder)),
+    }
 
 
 def _ninja_folder() -> str:
@@ -220,7 +247,8 @@ def _link_folder(toolkit: CudaToolkit, folder: Path) -> Path:
 
 
 _ERROR = re.compile(
-    r"\berror\b|\bfatal\b|undefined reference|undefined symbol|cannot find|Error: ", re.IGNORECASE
+    r"\berror\b|\bfatal\b|undefined reference|undefined symbol|cannot find|Error: |No space left",
+    re.IGNORECASE,
 )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 import comfuse
+from comfuse.cli.library import build_library, library
 from comfuse.errors import ComFuseError
 from comfuse.generator.plan import GPUS
 from comfuse.generator.spec import DType
@@ -130,6 +131,10 @@ def emit(target: str, shapes: str, gpu: str, output: Path | None) -> None:
         return 0
 
     sys.exit(_run(run))
+
+
+main.add_command(build_library)
+main.add_command(library)
 
 
 def _run(command: Callable[[], int]) -> int:

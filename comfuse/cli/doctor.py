@@ -15,6 +15,7 @@ from comfuse import settings
 from comfuse.build.binding import find_binding
 from comfuse.build.toolkit import find_cuda, find_cutlass, find_cxx
 from comfuse.errors import ComFuseError, SettingError
+from comfuse.library import lookup
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Finding:
 
 def findings() -> list[Finding]:
     """What there is, from the GPU to the cache."""
-    return [*_gpu(), *_software(), *_toolchain(), *_cache(), *_environment()]
+    return [*_gpu(), *_software(), *_toolchain(), *_cache(), *_libraries(), *_environment()]
 
 
 def abilities(found: list[Finding]) -> list[Finding]:
@@ -126,6 +127,13 @@ def _cache() -> Iterator[Finding]:
         yield Finding("cache", f"{found}, not writable: {e}", False)
         return
     yield Finding("cache", found, True)
+
+
+def _libraries() -> Iterator[Finding]:
+    for shelf in lookup.shelves():
+        count = len({kernel.name for kernel in shelf.manifest.kernels}) if shelf.manifest else 0
+        said = f"not used: {shelf.unfit}" if shelf.unfit else f"{count} kernels"
+        yield Finding("library", f"{shelf.folder}: {said}", not shelf.unfit)
 
 
 def _environment() -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from comfuse.errors import ToolchainError
 from comfuse.inductor import choose, log
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.run import run
+from comfuse.library import lookup
 
 # Passes of this kind also hear whether the graph is for inference; torch 2.11 has none.
 _Aware: Any = getattr(custom_graph_pass, "CustomInferenceAwareGraphPass", None)
@@ -100,4 +101,5 @@ def _cutlass() -> str:
 
 def _built() -> list[str]:
     """The kernels that can run where none are built."""
-    return sorted(folder.name for folder in (settings.cache_dir() / "kernels").glob("*"))
+    cached = (folder.name for folder in (settings.cache_dir() / "kernels").glob("*"))
+    return [*sorted(cached), *lookup.identity()]

@@ -86,12 +86,22 @@ def tasks_of(found: Found) -> dict[str, Task[Any] | None]:
 
 
 def sources(found: Found) -> list[Source]:
-    """The kernels of a region, for all numbers of rows that may come."""
+    """The kernels of a region that no library has, for all numbers of rows that may come."""
     from comfuse.generator.emit import emit  # its template engine is not needed before the first build
 
-    gpu = resolver.planner_gpu(_index(found))
-    specs = [step.stage.spec for step in steps(found.lowered.spec)]
-    return [emit(plan(spec, gpu, hint)) for spec in specs for hint in row_classes(found)]
+    device = _index(found)
+    gpu = resolver.planner_gpu(device)
+    return [
+        emit(plan(step.stage.spec, gpu, hint))
+        for step in steps(found.lowered.spec)
+        for hint in row_classes(found)
+        if resolver.shelved(step.text, _example(hint), device) is None
+    ]
+
+
+def _example(hint: int | None) -> int:
+    """A number of rows of a class."""
+    return resolver.M_CLASSES[-1] + 1 if hint is None else hint
 
 
 def _device(found: Found) -> torch.device:
@@ -138,7 +148,7 @@ def _unregistered(found: Found) -> str:
     device = _index(found)
     for step in steps(found.lowered.spec):
         for hint in row_classes(found):
-            answer = resolver.resolve(step.text, resolver.M_CLASSES[-1] + 1 if hint is None else hint, device)
+            answer = resolver.resolve(step.text, _example(hint), device)
             if answer != 0:
                 reason = answer if isinstance(answer, str) else resolver.refusal(step.text, hint, device)
                 fallbacks.record("torch.compile", reason)

@@ -15,47 +15,42 @@ from torch import Tensor
 from comfuse import errors, fallbacks, library, settings
 from comfuse.build import build
 from comfuse.errors import ComFuseError, JitDisabledError, PlanError, ToolchainError
-from comfuse.generator.plan import GPUS, plan, row_limits
+from comfuse.generator.plan import GPUS, plan
+from comfuse.library import LoadedKernel, lookup
+from comfuse.library.rows import M_CLASSES, classes_on, m_class, served
 from comfuse.ops import native, programs
 
-#: Kernels are chosen by the number of rows: each class has a plan of its own, made for its upper bound.
-M_CLASSES = (128, 512, 2048)
-_MAX_ROWS = 2**31 - 1
+__all__ = [
+    "M_CLASSES",
+    "classes_of",
+    "m_class",
+    "planner_gpu",
+    "reason",
+    "refusal",
+    "resolve",
+    "shelved",
+    "translate",
+    "unsupported_gpu",
+]
 
 _LOCK = threading.RLock()
 _PENDING = threading.local()  # the exception behind the message that C++ is carrying
 # Why a spec is not fused, by (spec, class of rows, device), and the environment that this depends on.
 _REFUSED: dict[tuple[str, int | None, int], tuple[str, tuple[str | None, ...]]] = {}
-_ENVIRONMENT = ("COMFUSE_JIT", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR", "CUDA_HOME", "CUDA_PATH", "PATH")
-
-
-def m_class(rows: int, classes: tuple[int, ...] = M_CLASSES) -> int | None:
-    """The number of rows to plan for when there are ``rows``; None: many."""
-    return next((bound for bound in classes if rows <= bound), None)
+_ENVIRONMENT = (
+    "COMFUSE_JIT", "COMFUSE_LIBRARY", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR", "CUDA_HOME", "CUDA_PATH",
+    "PATH",
+)  # fmt: skip
 
 
 def classes_of(spec: str, device: int) -> tuple[int, ...]:
-    """The upper bounds of a spec's classes of rows.
-
-    Where tile shapes can run only so many rows, their limits are bounds too, and the largest is the last.
-    """
-    try:
-        limits = row_limits(programs.parse(spec).spec, planner_gpu(device))
-    except PlanError:  # whatever the number of rows, as the class's own plan says
-        limits = ()
-    return tuple(sorted({*(b for b in M_CLASSES if b < max(limits)), *limits})) if limits else M_CLASSES
-
-
-def _rows(hint: int | None, classes: tuple[int, ...]) -> tuple[int, int]:
-    """The smallest and the largest number of rows of a class."""
-    if hint is None:
-        return classes[-1] + 1, _MAX_ROWS
-    index = classes.index(hint)
-    return (classes[index - 1] + 1 if index else 1), hint
+    """The upper bounds of a spec's classes of rows on a device (:func:`comfuse.library.rows.classes_on`)."""
+    return classes_on(programs.parse(spec).spec, planner_gpu(device))
 
 
 def resolve(spec: str, rows: int, device: int) -> int | str:
-    """Plans, builds, loads and registers; the binding's resolver (native.Resolve).
+    """Registers a kernel: a library's, else one that is planned and built now.  The binding's resolver
+    (native.Resolve).
 
     ``rows``: of all batches, those that pad a batch to whole row blocks included; 0 registers the program.
     """
@@ -89,6 +84,11 @@ def _register(spec: str, hint: int | None, device: int) -> str:
     unsupported = unsupported_gpu(device)
     if unsupported:
         return unsupported
+    classes = classes_of(spec, device)
+    kernel = _shelved(spec, hint, device)
+    if kernel is not None:
+        native.register(spec, kernel, *served(hint, classes))
+        return ""
     from comfuse.generator.emit import emit  # its template engine is not needed before the first build
 
     try:
@@ -100,9 +100,25 @@ def _register(spec: str, hint: int | None, device: int) -> str:
     except (JitDisabledError, ToolchainError) as e:
         if settings.jit() == "require":
             raise
-        return str(e)
-    native.register(spec, kernel, *_rows(hint, classes_of(spec, device)))
+        return "; ".join([str(e), *_why_no_library(spec, hint, device)])
+    native.register(spec, kernel, *served(hint, classes))
     return ""
+
+
+def shelved(spec: str, rows: int, device: int) -> LoadedKernel | None:
+    """The kernel that a library has for a call with this spec and number of rows, if any."""
+    return _shelved(spec, m_class(rows, classes_of(spec, device)), device)
+
+
+def _shelved(spec: str, hint: int | None, device: int) -> LoadedKernel | None:
+    rows = served(hint, classes_of(spec, device))
+    return lookup.kernel(programs.parse(spec).spec, rows, planner_gpu(device))
+
+
+def _why_no_library(spec: str, hint: int | None, device: int) -> list[str]:
+    rows = served(hint, classes_of(spec, device))
+    answers = lookup.why_not(programs.parse(spec).spec, rows, planner_gpu(device))
+    return [f"kernel library {folder}: {reason}" for folder, reason in answers]
 
 
 @lru_cache

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from comfuse import settings
+from comfuse.library import catalogue
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -22,6 +23,13 @@ def test_its_python_runs():
         exec(compile(code, "README.md", "exec"), names)
     assert names["y"].shape == (512, 1024)
     assert names["source"].text.startswith(f"// {names['source'].name}")
+
+
+def test_its_catalogue_can_be_built():
+    (text,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    entries = catalogue.parse("readme", tomllib.loads(text)).entries
+    assert len(entries) == 4
+    assert all(f"`{name}`" in README for name in catalogue.shipped())
 
 
 def test_it_lists_every_setting():

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bench import ahead
-from tests.gpu import packs
+from comfuse.build import packs
 from tests.gpu.kernels import built_by_passes, needed_by, sources_of
 
 
@@ -18,7 +18,7 @@ class _Builder:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         sources = sources_of(*needed_by(session.items))
-        results = list(packs.build_all(sources, _say).values())
+        results = list(packs.build_all(sources, say=_say).values())
         results += ahead.build_all(built_by_passes(session.items), _say).values()
         self.failed = sum(isinstance(r, Exception) for r in results)
         _say(f"{len(results) - self.failed} kernels, {self.failed} failed")

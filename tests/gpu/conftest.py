@@ -22,17 +22,14 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
     ``specs_ahead`` functions of their modules name.  Not in the processes of pytest-xdist, which would each
     plan all of them: there `python -m tests.gpu.build` comes first, and what it left out is built when asked.
     """
-    from comfuse.ops import resolver
-    from tests.gpu import packs
+    from comfuse.build import packs
     from tests.gpu.kernels import Kernels, needed_by, sources_of
 
     reporter = request.config.pluginmanager.get_plugin("terminalreporter")
     say = reporter.write_line if reporter is not None else lambda line: print(line, file=sys.stderr)
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        packs.build_all(sources_of(*needed_by(request.session.items)), say)
-    made = Kernels(say)
-    resolver.build = made.build  # the kernels that the ops plan were built into packs too
-    return made
+        packs.build_all(sources_of(*needed_by(request.session.items)), say=say)
+    return Kernels()
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,12 @@ from typing import Protocol, runtime_checkable
 import pytest
 
 from comfuse import library
+from comfuse.build import build
 from comfuse.generator import emit, plan
 from comfuse.generator.errors import GeneratorError, PlanError
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import LoadedKernel
 from comfuse.ops.resolver import M_CLASSES
-from tests.gpu import packs
 
 _MAX_M = 2**31 - 1
 
@@ -66,8 +66,7 @@ def sources_of(cases: Iterable[Planned], ahead: Iterable[FusedSpec]) -> list[emi
 class Kernels:
     """Kernels by case, and the ops' way to them."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self) -> None:
         self._loaded: dict[str, LoadedKernel] = {}
         self._served: set[str] = set()
 
@@ -79,7 +78,7 @@ class Kernels:
                 pytest.skip(f"refused: {source}")
             if isinstance(source, GeneratorError):
                 raise source
-            self._loaded[str(case)] = library.load(self.build(source))
+            self._loaded[str(case)] = library.load(build(source))
         return self._loaded[str(case)]
 
     def serve(self, case: Planned, text: str) -> LoadedKernel:
@@ -92,13 +91,6 @@ class Kernels:
             native.register(text, kernel, 1, _MAX_M)
             self._served.add(text)
         return kernel
-
-    def build(self, source: emit.KernelSource) -> packs.Packed:
-        """What takes the place of comfuse.build in the ops' resolver."""
-        built = packs.find(source) or packs.build_all([source], self._say)[source.name]
-        if isinstance(built, Exception):
-            raise built
-        return built
 
 
 def _source(make_plan: Callable[[], plan.KernelPlan]) -> emit.KernelSource | GeneratorError:

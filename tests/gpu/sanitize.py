@@ -16,10 +16,11 @@ import torch
 
 from bench.launch import SCHEDULES
 from comfuse import library
+from comfuse.build import packs
+from comfuse.build.cache import BuiltKernel
 from comfuse.generator import emit
 from comfuse.generator.errors import PlanError
 from comfuse.generator.spec import Major
-from tests.gpu import packs
 from tests.gpu.compare import check
 from tests.gpu.programs import BARE, LAYERNORM, SOFTMAX, gemma_chain
 from tests.gpu.reductions import (
@@ -77,7 +78,7 @@ def main() -> int:
     options = parser.parse_args()
 
     kernels = _kernels(options.programs)
-    built = packs.build_all([source for _, source in kernels], print)
+    built = packs.build_all([source for _, source in kernels], say=print)
     failures = [e for e in built.values() if isinstance(e, Exception)]
     if failures:
         raise failures[0]
@@ -87,7 +88,7 @@ def main() -> int:
     launches = 0
     for case, source in kernels:
         packed = built[source.name]
-        assert isinstance(packed, packs.Packed)
+        assert isinstance(packed, BuiltKernel)
         kernel = library.load(packed)
         for m, k in SIZES:
             t = make_tensors(case, _lead(case, m), k)

@@ -256,6 +256,41 @@ def test_the_display_says_how_far_and_how_long(caplog: pytest.LogCaptureFixture)
     assert shown.endswith("\r\x1b[2K")
 
 
+def test_what_a_library_has_is_not_built(
+    region: tuple[Found, Verdict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int]] = []
+    shelf: list[object] = []
+
+    def shelved(spec: str, rows: int, device: int) -> object:
+        asked.append((spec, rows))
+        return shelf[0] if shelf else None
+
+    monkeypatch.setattr(jit, "_index", lambda found: 0)
+    monkeypatch.setattr(jit.resolver, "planner_gpu", lambda device: "h200")
+    monkeypatch.setattr(jit.resolver, "shelved", shelved)
+    (source,) = jit.sources(region[0])
+    assert source.name.startswith("cf_sm90_gemm")
+    assert asked == [(region[0].lowered.spec.text(), 512)]  # 256 rows
+    shelf.append(object())
+    assert jit.sources(region[0]) == []
+
+
+def test_the_display_says_how_far_it_is_where_there_is_no_terminal() -> None:
+    now = 0.0
+    said: list[str] = []
+    names, clock = ["a", "b"], lambda: now
+    with Display(names, 1, what="pack", expected=30, say=said.append, stream=io.StringIO(), clock=clock) as d:
+        for now in (1.0, 9.0, 11.0, 12.0, 22.0):
+            d(BuildEvent("a", "compiling", now))
+    assert said == [
+        "comfuse: building 2 packs, 1 at a time: 0 done, about 60 s left",
+        "comfuse: building 2 packs, 1 at a time: 0 done, about 49 s left",
+        "comfuse: building 2 packs, 1 at a time: 0 done, about 38 s left",
+        "0 built, after 22 s",
+    ]
+
+
 def test_the_display_writes_no_line_where_there_is_no_terminal() -> None:
     stream = io.StringIO()
     with Display(["a"], 1, stream=stream) as display:

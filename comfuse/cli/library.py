@@ -1,0 +1,171 @@
+"""``comfuse build-library`` and ``comfuse library``: kernels that are built ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from comfuse.errors import ComFuseError
+
+if TYPE_CHECKING:
+    from comfuse.generator.spec import FusedSpec
+    from comfuse.library.manifest import Manifest
+
+T = TypeVar("T")
+
+
+@click.command("build-library")
+@click.argument("catalogues", metavar="CATALOG...", nargs=-1, required=True)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), required=True, help="The folder."
+)
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Compilers at once; by processors and memory if not given. With a compiler launcher that spreads "
+    "compiles over machines it may be more than this one has processors.",
+)
+def build_library(catalogues: Sequence[str], output: Path, jobs: int | None) -> None:
+    """Compile the kernels of catalogues into a folder that serves machines without a compiler.
+
+    CATALOG is a TOML file or the name of a catalogue that comes with ComFuse: graph-networks, llm-blocks,
+    postnorm, recsys. A build that was cut off goes on where it stopped.
+
+    Exits with 1 if some kernels were refused; the library has the others.
+    """
+    from comfuse.library import builder, catalogue
+
+    def run() -> int:
+        read = [catalogue.read(which) for which in catalogues]
+        made = builder.build_library(read, output, jobs=jobs, say=lambda line: click.echo(line, err=True))
+        for refusal in made.refused:
+            low, high = refusal["rows"]
+            click.echo(f"refused: {refusal['label']}, rows {low} to {high}: {refusal['reason']}", err=True)
+        click.echo("\n  ".join([f"{output}", *_summary(made)]))
+        return 1 if made.refused else 0
+
+    raise SystemExit(_run(run))
+
+
+@click.group()
+def library() -> None:
+    """Kernel libraries: what is there, whether it is intact, why it is not used.
+
+    They are looked for in COMFUSE_LIBRARY, in the package and in the user's data folder.
+    """
+
+
+@library.command("list")
+@click.option("--kernels", is_flag=True, help="Every kernel, too.")
+def list_libraries(kernels: bool) -> None:
+    """Show the libraries that are found, in the order in which they are asked.
+
+    Exits with 1 if there is none.
+    """
+    from comfuse.build.folders import library_folders
+    from comfuse.library import lookup
+
+    shelves = lookup.shelves()
+    if not shelves:
+        looked = ", ".join(map(str, library_folders()))
+        raise click.ClickException(f"there is no kernel library; looked in {looked}")
+    for shelf in shelves:
+        click.echo(f"{shelf.folder}")
+        if shelf.unfit:
+            click.echo(f"  not used: {shelf.unfit}")
+        if shelf.manifest is None:
+            continue
+        for line in _summary(shelf.manifest):
+            click.echo(f"  {line}")
+        for kernel in shelf.manifest.kernels if kernels else ():
+            low, high = kernel.rows
+            click.echo(f"    {kernel.label}, {kernel.gpu}, rows {low} to {high}: {kernel.name}")
+
+
+@library.command()
+@click.argument("folders", nargs=-1, type=click.Path(path_type=Path, file_okay=False))
+def verify(folders: Sequence[Path]) -> None:
+    """Check every file and every kernel of libraries: those in FOLDERS, or all that are found.
+
+    Exits with 1 if something is wrong.
+    """
+    from comfuse.library import lookup
+
+    wrong = 0
+    for folder in folders or [shelf.folder for shelf in lookup.shelves()]:
+        problems = lookup.problems(folder)
+        wrong += len(problems)
+        for problem in problems:
+            click.echo(f"{folder}: {problem}")
+        if not problems:
+            click.echo(f"{folder}: ok")
+    raise SystemExit(1 if wrong else 0)
+
+
+@library.command("why-not")
+@click.argument("spec", metavar="SPEC|FILE:FUNCTION")
+@click.option("--shapes", metavar="NAME=VALUE ...", help="The function's inputs, as for `comfuse explain`.")
+@click.option("--rows", type=click.IntRange(min=1), help="Their number; all classes if not given.")
+@click.option("--gpu", default="h200", show_default=True, help="The GPU, such as h100:114 with 114 SMs.")
+def why_not(spec: str, shapes: str | None, rows: int | None, gpu: str) -> None:
+    """Say which library has the kernel of a program, or why none does.
+
+    SPEC is the text of a program (or a file with it); a function comes with --shapes.  Exits with 1 if some
+    kernel is in no library.
+    """
+    from comfuse.library import lookup
+    from comfuse.library.rows import classes_on, hints, m_class, served
+
+    def run() -> int:
+        program = _program(spec, shapes)
+        classes = classes_on(program, gpu)
+        asked = hints(program, gpu) if rows is None else (m_class(rows, classes),)
+        missing = 0
+        for hint in asked:
+            low, high = served(hint, classes)
+            answers = lookup.why_not(program, (low, high), gpu)
+            missing += all(reason for _, reason in answers)
+            click.echo(f"rows {low} to {high}")
+            for folder, reason in answers or [("no library", "none is found")]:
+                click.echo(f"  {folder}: {reason or 'has it'}")
+        return 1 if missing else 0
+
+    raise SystemExit(_run(run))
+
+
+def _program(given: str, shapes: str | None) -> FusedSpec:
+    """The program that a command line names."""
+    if shapes is not None:
+        from comfuse.cli.target import load_function, parse_shapes
+        from comfuse.frontend import trace_region, unfused
+
+        function = unfused(load_function(given))
+        return trace_region(function, parse_shapes(function, shapes)).spec
+    text = given if given.lstrip().startswith("{") else Path(given).read_text()
+    from comfuse.ops.programs import parse
+
+    return parse(text.strip()).spec
+
+
+def _summary(made: Manifest) -> list[str]:
+    size = sum(file.bytes for file in made.files)
+    gpus = sorted({kernel.gpu for kernel in made.kernels})
+    return [
+        f"{', '.join(made.catalogues)}: {len({k.name for k in made.kernels})} kernels for "
+        f"{len(made.kernels)} classes of rows of {len({k.signature for k in made.kernels})} programs",
+        f"planned for {', '.join(gpus)}; {len(made.files)} files, {size / 2**20:.1f} MiB",
+        f"by ComFuse {made.comfuse}, nvcc {made.toolchain['nvcc']}, CUTLASS {made.toolchain['cutlass']}, "
+        f"ABI version {made.abi_version}, device code {made.device_code}",
+    ]
+
+
+def _run(command: Callable[[], T]) -> T:
+    """Runs a command; an error of ours is a message, not a traceback."""
+    try:
+        return command()
+    except ComFuseError as e:
+        raise click.ClickException(str(e)) from e

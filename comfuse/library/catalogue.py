@@ -1,0 +1,232 @@
+"""Lists of programs to build ahead of time, as TOML.
+
+A catalogue is a table of settings and a list of entries::
+
+    description = "what it is for"
+    gpu = "h200"                     # whom the kernels are planned for; h200 if not given
+
+    [[kernel]]
+    program = "layernorm"            # a function of comfuse.generator.catalog
+    shapes = [[1024, 1024], [1024, 4096]]   # N and K
+    dtype = ["bf16", "fp16"]         # of the factors; bf16 if not given
+    bias = "same"                    # any argument of that function; "same" is the dtype of the factors
+    layouts = { b = "mn" }           # a field of Layouts
+    constants = { eps = 1e-5 }       # numbers that are known ahead, as in a traced function
+    operands = ["residual", "bias"]  # their order, where it is not that of the arguments
+    rows = [128, "many"]             # classes of numbers of rows; all if not given
+
+    [[kernel]]
+    spec = '{"version":2,...}'       # any program, as comfuse.trace(...).text() prints it
+
+A list for an argument other than ``shapes`` stands for several entries, one for each of its values.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from comfuse.errors import CatalogueError, SpecError
+from comfuse.generator import catalog
+from comfuse.generator.catalog import Layouts
+from comfuse.generator.plan import gpus
+from comfuse.generator.spec import DType, FusedSpec, Major, Space
+from comfuse.library.rows import M_CLASSES
+
+SHIPPED = Path(__file__).resolve().parents[1] / "catalogues"
+MANY = "many"
+_PROGRAMS = [name for name in catalog.__all__ if inspect.isfunction(getattr(catalog, name))]
+_DTYPES = {dtype.value: dtype for dtype in DType}
+_RESERVED = ("program", "spec", "shapes", "dtype", "layouts", "constants", "operands", "rows")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One program of a catalogue.
+
+    Attributes:
+        label: how messages call it.
+        spec: what is computed.
+        rows: the classes of numbers of rows that it is built for, by their upper bounds, None for many;
+            all that it has if this is None.
+    """
+
+    label: str
+    spec: FusedSpec
+    rows: tuple[int | None, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """A list of programs, and the GPU that their kernels are planned for."""
+
+    name: str
+    description: str
+    gpu: str
+    entries: tuple[Entry, ...]
+
+
+def shipped() -> tuple[str, ...]:
+    """The names of the catalogues that come with ComFuse."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.toml")))
+
+
+def read(which: str) -> Catalogue:
+    """The catalogue of a file, or the shipped one of this name.
+
+    Raises:
+        CatalogueError: there is none, or it cannot be read; says where and what is allowed.
+    """
+    path = SHIPPED / f"{which}.toml" if which in shipped() else Path(which)
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as e:
+        raise CatalogueError(
+            which, f"is no file that can be read ({e}), and none of {', '.join(shipped())}"
+        ) from None
+    except ValueError as e:
+        raise CatalogueError(which, f"is not TOML: {e}") from None
+    return parse(path.stem, data)
+
+
+def parse(name: str, data: dict[str, Any]) -> Catalogue:
+    """The catalogue in a parsed TOML file.  Raises CatalogueError."""
+    unknown = set(data) - {"description", "gpu", "kernel"}
+    if unknown:
+        raise CatalogueError(name, f"has {', '.join(sorted(unknown))}; allowed: description, gpu, kernel")
+    gpu = str(data.get("gpu", "h200"))
+    try:
+        gpus.find(gpu)
+    except ValueError as e:
+        raise CatalogueError(name, str(e)) from None
+    entries: list[Entry] = []
+    for number, table in enumerate(data.get("kernel", []), 1):
+        try:
+            entries += _entries(table)
+        except (SpecError, ValueError, TypeError, KeyError) as e:
+            raise CatalogueError(name, f"kernel {number}: {e}") from e
+    if not entries:
+        raise CatalogueError(name, "has no [[kernel]]")
+    return Catalogue(name, str(data.get("description", "")), gpu, tuple(entries))
+
+
+def _entries(table: dict[str, Any]) -> Iterator[Entry]:
+    rows = _rows(table.get("rows"))
+    constants = table.get("constants", {})
+    if "spec" in table:
+        _only(table, ("spec", "constants", "rows"))
+        spec = bound(FusedSpec.parse(table["spec"]), constants)
+        yield Entry(f"spec {spec.n}x{spec.k}", spec, rows)
+        return
+    program = table.get("program")
+    if program not in _PROGRAMS:
+        raise ValueError(f"program is {program!r}; allowed: {', '.join(_PROGRAMS)}, or a spec")
+    function = getattr(catalog, program)
+    parameters = list(inspect.signature(function).parameters)
+    _only(table, (*_RESERVED, *parameters[3:]))
+    options = {key: _several(value) for key, value in table.items() if key not in _RESERVED}
+    layouts = _layouts(table.get("layouts", {}))
+    for shape, dtype, *values in itertools.product(
+        table["shapes"], _several(table.get("dtype", "bf16")), *options.values()
+    ):
+        n, k = shape
+        chosen = dict(zip(options, values, strict=True))
+        arguments = {key: _argument(value, _dtype(dtype)) for key, value in chosen.items()}
+        spec = function(n, k, _dtype(dtype), layouts=layouts, **arguments)
+        spec = bound(spec, constants)
+        if "operands" in table:
+            spec = ordered(spec, table["operands"])
+        said = [f"{key}={value}" for key, value in {**chosen, **constants}.items()]
+        yield Entry(" ".join([program, f"{n}x{k}", dtype, *said]), spec, rows)
+
+
+def bound(spec: FusedSpec, constants: dict[str, float]) -> FusedSpec:
+    """The program with some of its run-time scalars made constants, as tracing a function makes them.
+
+    Raises:
+        ValueError: it has no scalar of that name.
+    """
+    names = [o.name for o in spec.operands if o.space is Space.SCALAR]
+    for name in constants:
+        if name not in names:
+            raise ValueError(f"constants: {name!r} is no scalar of the program, which has {names}")
+    kept = [i for i, operand in enumerate(spec.operands) if operand.name not in constants]
+    nodes = []
+    for node in spec.nodes:
+        if node.op == "load" and node.operand not in kept:
+            assert node.operand is not None
+            value = float(constants[spec.operands[node.operand].name])
+            nodes.append(replace(node, op="const", operand=None, value=value))
+        elif node.op == "load":
+            nodes.append(replace(node, operand=kept.index(node.operand)))
+        else:
+            nodes.append(node)
+    return replace(spec, operands=tuple(spec.operands[i] for i in kept), nodes=tuple(nodes))
+
+
+def ordered(spec: FusedSpec, names: Sequence[str]) -> FusedSpec:
+    """The program with its operands in this order.
+
+    Raises:
+        ValueError: these are not the names of all its operands.
+    """
+    known = [operand.name for operand in spec.operands]
+    if sorted(names) != sorted(known):
+        raise ValueError(f"operands: {list(names)}; allowed: {known}, in any order")
+    moved = [list(names).index(name) for name in known]
+    nodes = [
+        replace(node, operand=moved[node.operand]) if node.op == "load" and node.operand is not None else node
+        for node in spec.nodes
+    ]
+    operands = tuple(spec.operands[known.index(name)] for name in names)
+    return replace(spec, operands=operands, nodes=tuple(nodes))
+
+
+def _only(table: dict[str, Any], allowed: Sequence[str]) -> None:
+    unknown = sorted(set(table) - set(allowed))
+    if unknown:
+        raise ValueError(f"unknown {', '.join(unknown)}; allowed: {', '.join(allowed)}")
+
+
+def _several(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _argument(value: Any, dtype: DType) -> Any:
+    """A value of TOML as the program takes it: names of dtypes are dtypes, "none" is None."""
+    if value == "same":
+        return dtype
+    if value == "none":
+        return None
+    return _DTYPES.get(value, value) if isinstance(value, str) else value
+
+
+def _dtype(name: str) -> DType:
+    if name not in _DTYPES:
+        raise ValueError(f"dtype is {name!r}; allowed: {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def _layouts(table: dict[str, Any]) -> Layouts:
+    _only(table, ("a", "b", "batched", "strided"))
+    return Layouts(
+        a=Major(table.get("a", "k")),
+        b=Major(table.get("b", "k")),
+        batched=bool(table.get("batched", False)),
+        strided=tuple(table.get("strided", ())),
+    )
+
+
+def _rows(given: Any) -> tuple[int | None, ...] | None:
+    if given is None:
+        return None
+    allowed: dict[Any, int | None] = {**{bound: bound for bound in M_CLASSES}, MANY: None}
+    try:
+        return tuple(allowed[value] for value in _several(given))
+    except KeyError as e:
+        raise ValueError(f"rows: {e.args[0]!r}; allowed: {', '.join(map(str, allowed))}") from None

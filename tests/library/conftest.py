@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.library.stubs import compilers, folder
+
+__all__ = ["compilers", "folder"]

@@ -1,0 +1,158 @@
+"""What catalogues say, and what is wrong with those that cannot be read."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import comfuse
+from comfuse.errors import CatalogueError
+from comfuse.generator import catalog
+from comfuse.generator.spec import DType, Major
+from comfuse.library import builder, catalogue, rows
+from comfuse.library.signature import signature
+from comfuse.ops import resolver
+
+BF16, FP16 = DType.BF16, DType.FP16
+
+
+def entries(**table: Any) -> list[catalogue.Entry]:
+    return list(catalogue.parse("test", {"kernel": [table]}).entries)
+
+
+def test_an_entry_is_a_program_with_its_arguments() -> None:
+    (entry,) = entries(program="layernorm", shapes=[[1024, 512]], bias="same", residual="fp32", saved=True)
+    assert entry.spec == catalog.layernorm(1024, 512, BF16, bias=BF16, residual=DType.FP32, saved=True)
+    assert entry.rows is None
+    (entry,) = entries(
+        program="gated", shapes=[[64, 128]], dtype="fp16", layouts={"b": "mn"}, rows=[128, "many"]
+    )
+    assert entry.spec == catalog.gated(64, 128, FP16, layouts=catalog.Layouts(b=Major.MN))
+    assert entry.rows == (128, None)
+
+
+def test_lists_are_several_entries() -> None:
+    made = entries(
+        program="linear", shapes=[[64, 128], [128, 64]], dtype=["bf16", "fp16"], activation=["none", "relu"]
+    )
+    assert len({entry.spec for entry in made}) == 8
+    assert len({entry.label for entry in made}) == 8
+    assert made[0].spec == catalog.linear(64, 128, BF16)
+
+
+def test_a_spec_as_text() -> None:
+    spec = catalog.softmax(256, 64, BF16)
+    (entry,) = entries(spec=spec.text())
+    assert entry.spec == spec
+
+
+def test_a_constant_is_what_tracing_makes_of_it() -> None:
+    """A traced function's names, and the order of its nodes, are its own."""
+
+    def block(x, w, bias, residual, weight, shift):
+        h = F.linear(x, w, bias) + residual
+        return F.layer_norm(h, (h.shape[-1],), weight, shift)
+
+    sizes = [(16, 64), (256, 64), (256,), (16, 256), (256,), (256,)]
+    traced = comfuse.trace(block, *(torch.empty(s, dtype=torch.bfloat16, device="meta") for s in sizes))
+    vectors = dict.fromkeys(("bias", "residual", "ln_weight", "ln_bias"), "same")
+    program = {"program": "layernorm", "shapes": [[256, 64]], **vectors}
+    (entry,) = entries(**program, constants={"eps": 1e-5})
+    assert entry.spec != traced
+    assert signature(entry.spec) == signature(traced)
+    (other,) = entries(**program, constants={"eps": 1e-6})
+    (at_run_time,) = entries(**program)
+    (transposed,) = entries(**program, constants={"eps": 1e-5}, layouts={"b": "mn"})
+    different = [signature(e.spec) for e in (entry, other, at_run_time, transposed)]
+    assert len(set(different)) == 4
+
+
+def test_operands_in_another_order() -> None:
+    """As a compiled OLMo 2 block has them: the weight, times the norm, and then the residual."""
+
+    def block(x, w, weight, residual):
+        return residual + weight * F.rms_norm(F.linear(x, w), (w.shape[0],), None, 1e-6)
+
+    sizes = [(16, 64), (256, 64), (256,), (16, 256)]
+    traced = comfuse.trace(block, *(torch.empty(s, dtype=torch.bfloat16, device="meta") for s in sizes))
+    table = {
+        "program": "rmsnorm", "shapes": [[256, 64]], "residual": "same", "rms_weight": "same",
+        "residual_position": "after", "constants": {"eps": 1e-6, "weight_offset": 0.0},
+    }  # fmt: skip
+    (entry,) = entries(**table, operands=["rms_weight", "residual"])
+    assert [operand.name for operand in entry.spec.operands] == ["rms_weight", "residual"]
+    assert signature(entry.spec) == signature(traced)
+    assert signature(entries(**table)[0].spec) != signature(traced)
+
+
+def test_order_of_operands_and_outputs_is_part_of_a_signature() -> None:
+    swapped = catalog.add_rmsnorm(256, 64, BF16)
+    other = type(swapped)(**{**vars(swapped), "outputs": swapped.outputs[::-1]})
+    assert signature(swapped) != signature(other)
+
+
+@pytest.mark.parametrize(
+    "table, said",
+    [
+        ({"program": "linaer", "shapes": [[1, 8]]}, "program is 'linaer'; allowed: add_rmsnorm, colsum"),
+        ({"program": "linear"}, "shapes"),
+        ({"program": "linear", "shapes": [[64, 64]], "biass": "same"}, "unknown biass; allowed: program"),
+        ({"program": "linear", "shapes": [[64, 64]], "dtype": "float"}, "dtype is 'float'; allowed: bf16"),
+        ({"program": "linear", "shapes": [[64, 64]], "activation": "reul"}, "got 'reul', allowed: "),
+        (
+            {"program": "linear", "shapes": [[64, 64]], "rows": [100]},
+            "rows: 100; allowed: 128, 512, ",
+        ),
+        ({"program": "linear", "shapes": [[64, 64]], "constants": {"eps": 1}}, "'eps' is no scalar"),
+        ({"program": "linear", "shapes": [[64, 64]], "operands": ["x"]}, "operands: ['x']; allowed: []"),
+        ({"program": "linear", "shapes": [[64]]}, "not enough values"),
+        ({"spec": "{}"}, "not the text of a FusedSpec"),
+    ],
+)
+def test_what_is_wrong_is_said(table: dict[str, Any], said: str) -> None:
+    with pytest.raises(CatalogueError, match="catalogue test: kernel 1: ") as caught:
+        entries(**table)
+    assert said in str(caught.value)
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('gpu = "h100:114"\n[[kernel]]\nprogram = "linear"\nshapes = [[64, 64]]\n')
+    read = catalogue.read(str(path))
+    assert (read.name, read.gpu, len(read.entries)) == ("mine", "h100:114", 1)
+    path.write_text("[[kernel\n")
+    with pytest.raises(CatalogueError, match="is not TOML"):
+        catalogue.read(str(path))
+    path.write_text('gpu = "a100"\n')
+    with pytest.raises(CatalogueError, match="unknown GPU 'a100'"):
+        catalogue.read(str(path))
+    path.write_text("kernels = []\n")
+    with pytest.raises(CatalogueError, match="has kernels; allowed: description, gpu, kernel"):
+        catalogue.read(str(path))
+    with pytest.raises(CatalogueError, match="none of graph-networks, llm-blocks, postnorm, recsys"):
+        catalogue.read("nothing")
+
+
+@pytest.mark.parametrize("name", catalogue.shipped())
+def test_shipped_catalogues_can_be_planned(name: str) -> None:
+    read = catalogue.read(name)
+    assert read.description
+    wanted, refused = builder._plans([read])
+    assert not refused
+    assert {w.entry for w in wanted} == set(read.entries)  # none of them twice
+
+
+def test_classes_of_rows_are_the_resolver_s() -> None:
+    spec = catalog.linear(64, 64, BF16)
+    hints = rows.hints(spec, "h200")
+    classes = rows.classes_on(spec, "h200")
+    ranges = [rows.served(hint, classes) for hint in hints]
+    assert ranges[0][0] == 1
+    assert ranges[-1][1] == rows.MAX_ROWS
+    assert all(high + 1 == low for (_, high), (low, _) in itertools.pairwise(ranges))
+    assert [resolver.m_class(high) for _, high in ranges] == list(hints)
