@@ -8,6 +8,7 @@ import os
 import re
 import threading
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,8 +16,13 @@ from torch import Tensor
 from comfuse import errors, fallbacks, library, settings
 from comfuse.build import build
 from comfuse.errors import ComFuseError, JitDisabledError, PlanError, ToolchainError
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan import GPUS, plan
+from comfuse.generator.spec import FusedSpec
 from comfuse.ops import native, programs
+
+if TYPE_CHECKING:
+    from comfuse.generator.emit import KernelSource
 
 #: Kernels are chosen by the number of rows: each class has a plan of its own, made for its upper bound.
 M_CLASSES = (128, 512, 2048)
@@ -77,10 +83,8 @@ def _register(spec: str, hint: int | None, device: int) -> str:
     unsupported = unsupported_gpu(device)
     if unsupported:
         return unsupported
-    from comfuse.generator.emit import emit  # its template engine is not needed before the first build
-
     try:
-        source = emit(plan(programs.parse(spec).spec, planner_gpu(device), hint))
+        source = _source(programs.parse(spec).spec, planner_gpu(device), hint)
     except PlanError as e:
         return str(e)
     try:
@@ -91,6 +95,18 @@ def _register(spec: str, hint: int | None, device: int) -> str:
         return str(e)
     native.register(spec, kernel, *_rows(hint))
     return ""
+
+
+def _source(spec: FusedSpec | ChainSpec, gpu: str, rows: int | None) -> KernelSource:
+    # The template engine is not needed before the first build.
+    if isinstance(spec, ChainSpec):
+        from comfuse.generator.emit.chain import emit_chain
+        from comfuse.generator.plan.chain import plan_chain
+
+        return emit_chain(plan_chain(spec, gpu, rows))
+    from comfuse.generator.emit import emit
+
+    return emit(plan(spec, gpu, rows))
 
 
 @lru_cache
