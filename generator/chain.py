@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from comfuse.generator.errors import SpecError
 from comfuse.generator.passes import normalize
@@ -72,7 +73,7 @@ def verify_chain(chain: ChainSpec) -> ChainSpec:
     if len(chain.links) < 2:
         raise SpecError("chain", f"a chain has at least two links, got {len(chain.links)}")
     links = [normalize(link) for link in chain.links]
-    for number, (link, following) in enumerate(zip(links, links[1:], strict=False)):
+    for number, (link, following) in enumerate(pairwise(links)):
         _check_hand_over(number, link)
         _check_fit(number + 1, link, following)
     return chain
