@@ -116,6 +116,10 @@ def _outer(
     out: DType | None,
     strided: tuple[str, ...],
 ) -> FusedSpec:
+    if norm not in (None, "layernorm", "rmsnorm"):
+        raise SpecError("norm", f"got {norm!r}, allowed: None, 'layernorm', 'rmsnorm'")
+    if residual_position not in ("before", "after"):
+        raise SpecError("residual_position", f"got {residual_position!r}, allowed: 'before', 'after'")
     for name, given in (("norm_weight", norm_weight), ("norm_bias", norm_bias)):
         if given is not None and norm is None:
             raise SpecError(name, "it needs a norm")
