@@ -18,6 +18,7 @@ from comfuse.build import build
 from comfuse.errors import ComFuseError, JitDisabledError, PlanError, ToolchainError
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan import GPUS, plan
+from comfuse.generator.plan.chain import plan_chain
 from comfuse.generator.spec import FusedSpec
 from comfuse.ops import native, programs
 
@@ -98,14 +99,10 @@ def _register(spec: str, hint: int | None, device: int) -> str:
 
 
 def _source(spec: FusedSpec | ChainSpec, gpu: str, rows: int | None) -> KernelSource:
-    # The template engine is not needed before the first build.
+    from comfuse.generator.emit import emit, emit_chain  # the template engine waits for the first build
+
     if isinstance(spec, ChainSpec):
-        from comfuse.generator.emit.chain import emit_chain
-        from comfuse.generator.plan.chain import plan_chain
-
         return emit_chain(plan_chain(spec, gpu, rows))
-    from comfuse.generator.emit import emit
-
     return emit(plan(spec, gpu, rows))
 
 

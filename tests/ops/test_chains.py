@@ -12,6 +12,7 @@ from comfuse import fallbacks, reference
 from comfuse.errors import ArgumentError, FallbackError, GradientError, PlanError, SpecError
 from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
+from comfuse.generator.plan.chain import plan_chain
 from comfuse.generator.spec import DType
 from comfuse.ops import native, programs, region, region_out, resolver
 from comfuse.ops.facts import facts
@@ -164,8 +165,6 @@ def test_a_chain_is_planned_as_one_kernel(registered: list[tuple[str, int, int]]
 def test_what_the_planner_refuses(
     chain: ChainSpec, registered: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from comfuse.generator.plan.chain import plan_chain
-
     with pytest.raises(PlanError) as refused:
         plan_chain(chain, "h200", None)
     assert resolver.resolve(chain.text(), 4096, 0) == 1
