@@ -14,7 +14,7 @@ _RESIDENCES = {"resident": "Resident", "resident_first": "ResidentFirst", "strea
 
 def emit_chain(plan: ChainPlan) -> KernelSource:
     """The source of a chain's planned kernel; equal plans give equal bytes."""
-    chain, shape = plan.chain, plan.shape
+    chain, shape = plan.spec, plan.shape
     rows = "RowsInRegisters" if shape.rows_in_registers else "RowsInShared"
     arguments = [
         gemm(chain.links[0]),

@@ -66,7 +66,7 @@ def stem(plan: KernelPlan, text: str) -> str:
 
 def chain_stem(plan: ChainPlan, text: str) -> str:
     """The name of a chain's kernel, as of :func:`stem`: K, H and N of its GEMMs and its warpgroups."""
-    first, last = plan.chain.links[0], plan.chain.last
+    first, last = plan.spec.links[0], plan.spec.last
     sizes = f"{first.k}x{first.n}x{last.n}"
     return f"cf_sm90_chain_{_dtypes(last)}_{sizes}_w{plan.shape.warpgroups}_{_digest(text)}"
 

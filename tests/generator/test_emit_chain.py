@@ -61,7 +61,7 @@ def test_constants_of_the_kernel_are_those_of_the_plan(name: str) -> None:
             continue
         source = emit_chain(chosen)
         numbers = cpp_model.parse(source.text).constants
-        first, last, shape = chosen.chain.links[0], chosen.chain.last, chosen.shape
+        first, last, shape = chosen.spec.links[0], chosen.spec.last, chosen.shape
         assert numbers["ChainSchedule"] == [shape.warpgroups, 64, shape.buffers]
         assert numbers["RowsInRegisters" if shape.rows_in_registers else "RowsInShared"] == [first.k]
         weights = {"resident": "Resident", "resident_first": "ResidentFirst", "streamed": "Streamed"}

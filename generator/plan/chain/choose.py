@@ -16,7 +16,6 @@ from comfuse.generator.plan.chain.kernel import (
     ChainPlan,
     ChainRefusal,
     ChainShape,
-    Weights,
     tile_columns,
 )
 from comfuse.generator.plan.cost import LARGE_M
@@ -37,7 +36,7 @@ def plan_chain(chain: ChainSpec, gpu: str = "h200", m: int | None = None) -> Cha
     """
     best = _fastest(chain, gpu, m)
     if best.apart_us <= best.predicted_us:
-        first, last = best.chain.links[0], best.chain.last
+        first, last = best.spec.links[0], best.spec.last
         raise PlanError(
             f"a kernel for each GEMM is faster: predicted {best.apart_us:.0f} us, as one"
             f" {best.predicted_us:.0f} us, for M = {m or LARGE_M}, K = {first.k}, H = {first.n}, N = {last.n}"
@@ -126,7 +125,7 @@ class _Considered:
         floor = cost.floor_us(self.chain, self.gpu, self.m)
         predicted = cost.predict_us(self.chain, self.middle, self.program, shape, weights, self.gpu, self.m)
         return ChainPlan(
-            chain=self.chain,
+            spec=self.chain,
             middle=self.middle,
             program=self.program,
             shape=shape,
@@ -138,7 +137,7 @@ class _Considered:
             decisions=(
                 *self.middle.decisions,
                 *self.program.decisions,
-                *_decisions(self.chain, shape, weights, self.m),
+                *_decisions(self.chain, self.m),
             ),
             gpu=self.gpu.name,
             predicted_us=max(floor, predicted),
@@ -147,18 +146,12 @@ class _Considered:
         )
 
 
-def _decisions(chain: ChainSpec, shape: ChainShape, weights: Weights, m: int) -> tuple[str, ...]:
+def _decisions(chain: ChainSpec, m: int) -> tuple[str, ...]:
     first, last = chain.links[0], chain.last
     said = [
-        f"{shape.label}, planned for M = {m}",
+        f"planned for M = {m}",
         f"{first.outputs[0].name} stays in registers, {BLOCK} of its {first.n} columns at a time, rounded to"
         f" {first.dtype.value}",
-        {
-            "resident": "all weights stay in shared memory",
-            "resident_first": "the first link's weights stay in shared memory, the second's pass through a"
-            f" ring of {weights.ring} blocks",
-            "streamed": f"the weights pass through a ring of {weights.ring} blocks",
-        }[weights.residence],
     ]
     if any(node.op in REDUCTIONS and REDUCTIONS[node.op].axis == "row" for node in last.nodes):
         said.append("row reductions: one tile holds whole rows")

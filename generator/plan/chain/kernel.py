@@ -69,7 +69,7 @@ class Weights:
 class ChainPlan:
     """Everything that the emitted kernel of a chain depends on, and the estimates behind the choice."""
 
-    chain: ChainSpec
+    spec: ChainSpec
     middle: PhaseProgram  # of the first link: one phase, whose one store is what the second link reads
     program: PhaseProgram  # of the second link
     shape: ChainShape

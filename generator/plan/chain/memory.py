@@ -118,18 +118,12 @@ def weights_and_slots(
 
 def _deepest(chain: ChainSpec, shape: ChainShape, least: Weights, slots: int, limit: int) -> Weights:
     weights = least
-    most = min(MAX_RING, _ring_of_all(chain, least.residence))
-    while weights.ring < most:
+    while 0 < weights.ring < MAX_RING:
         deeper = Weights(weights.residence, weights.ring + 1)
         if shared_bytes(chain, shape, deeper, slots) > limit:
             break
         weights = deeper
     return weights
-
-
-def _ring_of_all(chain: ChainSpec, residence: Residence) -> int:
-    """A ring of so many blocks would hold all that pass through it."""
-    return {"resident": 0, "resident_first": 1, "streamed": 2}[residence] * blocks(chain.links[0].n)
 
 
 def _most_slots(
