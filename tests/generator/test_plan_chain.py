@@ -165,6 +165,12 @@ def with_operands(count: int, space: Space) -> ChainSpec:
     return chained(b, x, catalog.linear(64, 64, BF16, bias=BF16))
 
 
+def with_unread() -> ChainSpec:
+    b = middle()
+    b.load("unread", Space.ROW)
+    return chained(b, b.gemm())
+
+
 def layouts(**keywords: Any) -> ChainSpec:
     """Of both links, where they have to agree."""
     return ChainSpec(tuple(dataclasses.replace(catalog.linear(64, 64, BF16), **keywords) for _ in range(2)))
@@ -184,6 +190,7 @@ def layouts(**keywords: Any) -> ChainSpec:
         (with_reduction(), "peak: a reduction between the GEMMs, where only a part of each row is there"),
         (with_tile(BF16, strided=True), "mask: a tile between the GEMMs whose rows do not all start"),
         (with_tile(INT8, h=72), "mask: a tile between the GEMMs whose rows do not all start"),
+        (with_unread(), "unread: an operand of the first link that nothing reads"),
         (
             with_last(lambda b, x: b.output("y", b.op("mul", x, b.gemm(1)), BF16), products=2),
             "two products in the second link; only the first link can have two side by side",

@@ -85,6 +85,14 @@ def middle_tiles_are_whole(chain: ChainSpec) -> str | None:
     return f"{name}: a tile between the GEMMs whose rows do not all start at multiples of 16 bytes"
 
 
+def middle_operands_are_read(chain: ChainSpec) -> str | None:
+    """The kernel tells them from the second link's by who reads them."""
+    first = chain.links[0]
+    read = {node.operand for node in first.nodes if node.op == "load"}
+    name = next((o.name for i, o in enumerate(first.operands) if i not in read), None)
+    return None if name is None else f"{name}: an operand of the first link that nothing reads"
+
+
 def rows_do_not_meet(chain: ChainSpec) -> str | None:
     name = _first_reduction(chain.last, ("col", "full"))
     return None if name is None else f"{name}: a reduction over rows; chains reduce along rows only"
@@ -162,6 +170,7 @@ CHAIN_CONSTRAINTS: tuple[ChainConstraint, ...] = (
     rows_fit_a_tile,
     middle_is_elementwise,
     middle_tiles_are_whole,
+    middle_operands_are_read,
     rows_do_not_meet,
     groups_are_whole,
     operands_fit,
