@@ -21,7 +21,7 @@ from comfuse.build.compile import cuda_flags
 from comfuse.generator.emit import KernelSource
 
 LARGEST = 8  # kernels of a pack: more would leave processors idle at the end
-_PREAMBLE = re.compile(r"#include <comfuse/sm90/fused_gemm.hpp>\n+namespace cf = comfuse;\n")
+_PREAMBLE = re.compile(r"(#include <comfuse/sm90/fused_(?:gemm|chain).hpp>\n)\n*namespace cf = comfuse;\n")
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,13 @@ def build_all(sources: Iterable[KernelSource], say: Callable[[str], None]) -> di
 
 
 def _build(sources: Sequence[KernelSource]) -> Path:
-    bodies = []
+    bodies, includes = [], set()
     for i, source in enumerate(sources):
+        includes |= set(_PREAMBLE.findall(source.text))
         body, count = _PREAMBLE.subn("", source.text)
         assert count == 1, f"{source.name} does not begin as kernels do"
         bodies.append(f"namespace pack{i} {{\n{body}}}  // namespace pack{i}\n")
-    text = "#include <comfuse/sm90/fused_gemm.hpp>\n\nnamespace cf = comfuse;\n" + "\n".join(bodies)
+    text = "".join(sorted(includes)) + "\nnamespace cf = comfuse;\n" + "\n".join(bodies)
     path = build(_Pack(f"cf_pack_{cache.hash_text(text)[:12]}", text)).path
     for source in sources:
         note = _note(source)

@@ -16,21 +16,28 @@ K, H, N = 32, 40, 24
 
 
 def every_operand(
-    n: int = N, *, h: int = H, gated: bool = False, strided: bool = False, outputs: int = 1
+    n: int = N,
+    *,
+    k: int = K,
+    h: int = H,
+    dtype: DType = BF16,
+    gated: bool = False,
+    strided: bool = False,
+    outputs: int = 1,
 ) -> ChainSpec:
     """A row vector, a column vector, a tile and a scalar in each link; with two outputs the second is (M,).
 
     ``strided``: the tiles are broadcast over a part of the rows.
     """
-    first = SpecBuilder(h, K, BF16, products=2 if gated else 1)
+    first = SpecBuilder(h, k, dtype, products=2 if gated else 1)
     x = first.op("relu", first.gemm())
     if gated:
         x = first.op("mul", x, first.gemm(1))
     x = _with_operands(first, x, 0, strided)
-    first.output("middle", x, BF16)
-    second = SpecBuilder(n, h, BF16)
+    first.output("middle", x, dtype)
+    second = SpecBuilder(n, h, dtype)
     y = _with_operands(second, second.gemm(), 1, strided)
-    second.output("y", y, BF16)
+    second.output("y", y, dtype)
     if outputs == 2:
         second.output("total", second.op("row_sum", y), DType.FP32)
     return ChainSpec((first.spec(), second.spec()))
