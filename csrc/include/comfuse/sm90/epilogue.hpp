@@ -51,6 +51,9 @@ class Epilogue {
     if (Ring::kOrdered && team == Kernel::kTeams - 1) Ring::Turn::pass(team);
   }
 
+  // The member's tile slots, for who reads some of them before the phases do.
+  CF_DEVICE Ring& ring() { return ring_; }
+
   // Passes over items of the other teams.
   CF_DEVICE void skip_items(int count) { ring_.skip_items(count); }
 
