@@ -27,6 +27,7 @@ from comfuse.ops.tracing import constant_when_traced
 Tensors = tuple[Tensor | None, ...]
 _OPS: dict[str, ChainOp] = {}
 _is_tracing = torch.compiler.is_dynamo_compiling
+_is_grad_enabled = torch.is_grad_enabled
 
 
 @constant_when_traced
@@ -66,6 +67,13 @@ class ChainOp:
         self.options = options
         names = [argument.name for argument in arguments]
         self.w0, self.w1 = names.index("w0"), names.index("w1")
+        self.is_factor = tuple(argument.space is None for argument in arguments)
+        # Each with the weight whose rows are its columns.
+        self.tiles = tuple(
+            (i, self.w0 if i < self.w1 else self.w1)
+            for i, argument in enumerate(arguments)
+            if argument.space is Space.TILE
+        )
         self.texts: dict[tuple[Any, ...], str] = {}
         _OPS[name] = self
 
@@ -78,10 +86,27 @@ class ChainOp:
             ArgumentError and its kinds, and what :func:`comfuse.ops.region` raises.
         """
         try:
-            if torch.is_grad_enabled() and _requires_grad(x, tensors):
-                self._check(x, tensors, options)
-                return self.unfused(x, *tensors, *options, *scalars)
-            text, a, b, *operands = self._prepared(x, tensors, options)
+            grad = _is_grad_enabled()
+            if grad and x.requires_grad:
+                return self._differentiable(x, tensors, options, scalars)
+            # One loop, and no call that can do without: this is most of what a call costs in Python.
+            present = [x]
+            key: list[Any] = [x.dtype, options]
+            for tensor, is_factor in zip(tensors, self.is_factor, strict=True):
+                if tensor is None:
+                    key.append(None)
+                    continue
+                if grad and tensor.requires_grad:
+                    return self._differentiable(x, tensors, options, scalars)
+                key.append(tensor.dtype)
+                if is_factor:
+                    key.append(tensor.shape)
+                present.append(tensor)
+            key.append(self._broadcast(x, tensors))
+            text = None if _is_tracing() else self.texts.get(tuple(key))
+            if text is None:
+                text, *present = self._prepared(key, x, tensors, options)
+            a, b, *operands = present
             if len(operands) <= MAX_FIXED:
                 y: Tensor = FIXED[1][len(operands)](text, a, b, *operands, *scalars)
             else:
@@ -90,33 +115,44 @@ class ChainOp:
         except Exception as e:
             raise self._explained(e, x, tensors, options) from None
 
-    def _prepared(self, x: Tensor, tensors: Tensors, options: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The text of a call's chain and the tensors that it is called with."""
-        x, tensors = self._converted(x, tensors)
+    def _differentiable(
+        self, x: Tensor, tensors: Tensors, options: tuple[Any, ...], scalars: tuple[float, ...]
+    ) -> Tensor:
+        self._check(x, tensors, options)
+        return self.unfused(x, *tensors, *options, *scalars)
+
+    def _prepared(
+        self, key: list[Any], x: Tensor, tensors: Tensors, options: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """The text of a call's chain and the tensors that it is called with.
+
+        ``key``: what the text is remembered by, if the tensors are taken as they are.
+        """
         w0, w1 = self._weights(tensors)
+        factors = [x, *self._factors(tensors)]
+        # Otherwise this key's next call has to come here too.
+        as_given = x.dtype in AB_DTYPES and all(t.dtype == x.dtype for t in factors) and w0.shape[1] != 0
+        x, tensors = self._converted(factors, x, tensors)
         if w0.shape[1] == 0:
             x, tensors = self._without_products(x, tensors, options)
             w0, w1 = self._weights(tensors)
-        n, h, k = w1.shape[0], w0.shape[0], w0.shape[1]
-        dtypes = [None if tensor is None else tensor.dtype for tensor in tensors]
-        strided = tuple(
-            argument.space is Space.TILE and t is not None and _is_broadcast(t, x, k, size)
-            for argument, t, size in zip(self.arguments, tensors, self._sizes(h, n), strict=True)
-        )
-        present = [tensor for tensor in tensors if tensor is not None]
+        (h, k), n = w0.shape, w1.shape[0]
+        dtypes = tuple(None if tensor is None else tensor.dtype for tensor in tensors)
         # index: the shape of a weight is no symbol.
-        facts = (index(n), index(k), index(h), x.dtype, tuple(dtypes), options, strided)
-        if _is_tracing():
-            return (_text_of(self.name, *facts), x, *present)
-        # The sizes of w1 that the text does not know have to be checked at every call: the dispatcher does.
-        text = self.texts.get(facts)
-        if text is None:
-            text = self.texts[facts] = _text_of(self.name, *facts)
-        return (text, x, *present)
+        sizes = index(n), index(k), index(h)
+        text = _text_of(self.name, *sizes, x.dtype, dtypes, options, self._broadcast(x, tensors))
+        if as_given and not _is_tracing():
+            self.texts[tuple(key)] = text
+        return (text, x, *[tensor for tensor in tensors if tensor is not None])
 
-    def _sizes(self, h: int, n: int) -> list[int]:
-        """The columns of each argument's layer."""
-        return [h if i < self.w1 else n for i in range(len(self.arguments))]
+    def _broadcast(self, x: Tensor, tensors: Tensors) -> tuple[str, ...]:
+        """The names of the tiles that are broadcast over a part of the rows."""
+        result: tuple[str, ...] = ()
+        for tile, weight in self.tiles:
+            t, w = tensors[tile], tensors[weight]
+            if t is not None and w is not None and t.numel() * x.shape[-1] != x.numel() * w.shape[0]:
+                result += (self.arguments[tile].name,)
+        return result
 
     def _weights(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
         w0, w1 = tensors[self.w0], tensors[self.w1]
@@ -124,17 +160,19 @@ class ChainOp:
         assert w1 is not None
         return w0, w1
 
-    def _is_factor(self, i: int) -> bool:
-        return self.arguments[i].space is None
+    def _factors(self, tensors: Tensors) -> list[Tensor]:
+        """The weights."""
+        pairs = zip(tensors, self.is_factor, strict=True)
+        return [t for t, is_factor in pairs if is_factor and t is not None]
 
-    def _converted(self, x: Tensor, tensors: Tensors) -> tuple[Tensor, Tensors]:
+    def _converted(self, factors: Sequence[Tensor], x: Tensor, tensors: Tensors) -> tuple[Tensor, Tensors]:
         """A call's tensors, with x and the weights in autocast's dtype where it converts them."""
-        factors = [t for i, t in enumerate(tensors) if self._is_factor(i) and t is not None]
-        dtype = faults.autocast_dtype([x, *factors])
+        dtype = faults.autocast_dtype(factors)
         if dtype is None:
             return x, tensors
         return x.to(dtype), tuple(
-            t.to(dtype) if self._is_factor(i) and t is not None else t for i, t in enumerate(tensors)
+            t.to(dtype) if is_factor and t is not None else t
+            for t, is_factor in zip(tensors, self.is_factor, strict=True)
         )
 
     def _without_products(
@@ -145,7 +183,7 @@ class ChainOp:
         if x.is_cuda:
             _count_no_products(self.name)
         eight = tuple(
-            t.new_zeros(t.shape[0], 8) if self._is_factor(i) and i < self.w1 and t is not None else t
+            t.new_zeros(t.shape[0], 8) if self.is_factor[i] and i < self.w1 and t is not None else t
             for i, t in enumerate(tensors)
         )
         return x.new_zeros(*x.shape[:-1], 8), eight
@@ -191,15 +229,6 @@ class ChainOp:
         return ShapeError(self.name, "w1", got, allowed, hint)
 
 
-def _is_broadcast(tile: Tensor, x: Tensor, k: int, columns: int) -> bool:
-    # A comparison of symbols is none of Python's booleans.
-    return True if tile.numel() * k != x.numel() * columns else False  # noqa: SIM210
-
-
-def _requires_grad(x: Tensor, tensors: Tensors) -> bool:
-    return x.requires_grad or any(t is not None and t.requires_grad for t in tensors)
-
-
 @constant_when_traced
 def _text_of(
     name: str,
@@ -209,7 +238,7 @@ def _text_of(
     dtype: torch.dtype,
     dtypes: tuple[torch.dtype | None, ...],
     options: tuple[Any, ...],
-    strided: tuple[bool, ...],
+    strided: tuple[str, ...],
 ) -> str:
     """The text of a call's chain, by what :meth:`ChainOp._prepared` found of it."""
     op = _OPS[name]
@@ -219,5 +248,4 @@ def _text_of(
         if not argument.required
     }
     chosen = dict(zip(op.options, options, strict=True))
-    names = tuple(argument.name for argument, is_so in zip(op.arguments, strided, strict=True) if is_so)
-    return op.program(n, k, h, AB_DTYPES[dtype], **given, **chosen, strided=names).text()
+    return op.program(n, k, h, AB_DTYPES[dtype], **given, **chosen, strided=strided).text()
