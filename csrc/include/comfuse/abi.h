@@ -27,8 +27,9 @@ typedef struct {
 
 // A: m rows of k elements, or k rows of m where the kernel wants M contiguous.  B: N rows of k, or k rows of
 // N; one for each product.  `operands` and `outputs` are in the order of the spec, run-time scalars left out
-// of the former.  Of a chain, factors, operands and scalars come link by link, and k is that of A.  A, B and every tile that is not strided start at multiples of 16 bytes, and so do their
-// rows; of 8 bytes, outputs of one-byte elements.
+// of the former.  Of a chain, factors, operands and scalars come link by link, and k is that of A.  A, B and
+// every tile that is not strided start at multiples of 16 bytes, and so do their rows; of 8 bytes, outputs of
+// one-byte elements.
 typedef struct {
   uint32_t abi_version;
   uint32_t reserved;
