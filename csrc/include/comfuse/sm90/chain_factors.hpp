@@ -146,7 +146,7 @@ struct ChainFactors {
   }
 };
 
-// One warpgroup's view of the weights.  Blocks are taken and freed in the order of `load_weights`.
+// One warpgroup's view of the weights.  Blocks are taken in the order of `load_weights`.
 template <class Factors>
 class WeightReader {
   using Weights = typename Factors::Weights;
@@ -165,19 +165,20 @@ class WeightReader {
       return resident(Factors::kBlocks + block, Factors::kSecondOffset + block * Factors::kSecondBytes);
     return take();
   }
-  // By each warp, when the oldest block that it has not freed is read.
-  CF_DEVICE void free_first() {
-    if constexpr (!Weights::kFirst) free();
+  // By each warp, when the block that was taken last is read;
+  CF_DEVICE void free_first() const {
+    if constexpr (!Weights::kFirst) free(1);
   }
-  CF_DEVICE void free_second() {
-    if constexpr (!Weights::kSecond) free();
+  // the same, but that `firsts` blocks of W0 were taken since.
+  CF_DEVICE void free_second(int firsts) const {
+    if constexpr (!Weights::kSecond) free(1 + (Weights::kFirst ? 0 : firsts));
   }
   // Of a round in which this warpgroup has no tile.
   CF_DEVICE void skip_tile() {
 #pragma unroll 1
     for (int block = 0; block < Factors::kStreamedBlocks; ++block) {
       take();
-      free();
+      free(1);
     }
   }
 
@@ -192,15 +193,15 @@ class WeightReader {
     taken_.advance();
     return uniform(cute::cast_smem_ptr_to_uint(shared_.slot(slot)));
   }
-  CF_DEVICE void free() {
+  CF_DEVICE void free(int ago) const {
+    int const slot = int(taken_.slot) - ago;
     __syncwarp();
-    if (lane_id() == 0) arrive(shared_.empty(freed_.slot));
-    freed_.advance();
+    if (lane_id() == 0) arrive(shared_.empty(slot < 0 ? slot + Factors::kRing : slot));
   }
 
   typename Factors::Shared shared_;
   uint32_t weights_;
-  typename Factors::Position taken_, freed_;
+  typename Factors::Position taken_;
 };
 
 }  // namespace comfuse::sm90

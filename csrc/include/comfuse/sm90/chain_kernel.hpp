@@ -156,7 +156,7 @@ struct FusedChain {
         if (warp < kWarpgroups)
           produce_rows(params, shared_of(memory, warp), warp);
         else if (warp == 3)
-          Factors::load_weights(params.factors, weights, rounds(params));
+          Factors::load_weights(params.factors, weights, rounds(params, 0));
       }
     } else {
       cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
@@ -187,10 +187,10 @@ struct FusedChain {
   CF_DEVICE static uint8_t* outer_vectors(uint8_t* memory, int warpgroup) {
     return memory + kOuterOffset + (kOuterBuffers > 1 ? warpgroup * kOuterBytes : 0);
   }
-  // Of tiles: as many as the first warpgroup has.
-  CF_DEVICE static int rounds(Params const& params) {
-    int const lap = kWarpgroups * gridDim.x;
-    return (params.row_blocks - int(blockIdx.x) + lap - 1) / lap;
+  // How many tiles a warpgroup has: the first one as many as any.
+  CF_DEVICE static int rounds(Params const& params, int warpgroup) {
+    int const lap = kWarpgroups * gridDim.x, first = warpgroup * gridDim.x + blockIdx.x;
+    return (params.row_blocks - first + lap - 1) / lap;
   }
 
   // ---- one thread for each warpgroup: rows of X, a stage ahead where there are two, and tile operands
@@ -293,12 +293,12 @@ struct FusedChain {
     uint8_t* const vectors = outer_vectors(memory, warpgroup);
     WeightReader<Factors> weights(weights_in(memory));
     Epilogue<FusedChain> epilogue(params, {shared.ring, vectors, nullptr, nullptr, {}}, 0, 0);
-    ChainMainloop<FusedChain> mainloop(params, weights, epilogue.ring(), memory + kMiddleOffset);
     RingPosition<kRowStages> rows;
-    Accumulator accumulator;
-    int tiles = 0;
 #pragma unroll 1
-    for (Scheduler scheduler(params.row_blocks, warpgroup); !scheduler.done(); scheduler.advance(), ++tiles) {
+    for (Scheduler scheduler(params.row_blocks, warpgroup); !scheduler.done(); scheduler.advance()) {
+      // Of one tile only: registers that wgmma reads would else stay alive through the program behind.
+      Accumulator accumulator;
+      ChainMainloop<FusedChain> mainloop(params, weights, epilogue.ring(), memory + kMiddleOffset);
       auto const item = scheduler.item();
       wait(shared.rows_full[rows.slot], rows.phase);
       mainloop.run({shared.rows + rows.slot * Factors::kRowBytes, shared.rows_empty + rows.slot,
@@ -309,9 +309,10 @@ struct FusedChain {
       rows.advance();
       epilogue.run(accumulator, item);
     }
-    // The others' blocks wait for this warpgroup too.
+    // The others' blocks wait for this warpgroup too.  (Its number anew: no register keeps it till here.)
     if constexpr (Factors::kStreamedBlocks > 0)
-      for (; tiles < rounds(params); ++tiles) weights.skip_tile();
+      for (int i = rounds(params, int(threadIdx.x) / kWarpgroup - 1); i < rounds(params, 0); ++i)
+        weights.skip_tile();
   }
 };
 

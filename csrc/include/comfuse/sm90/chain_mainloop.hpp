@@ -67,7 +67,7 @@ class ChainMainloop {
     }
     last_steps<1 + kLooped>(tile, source, outer);
     multiply_second<true>(outer, kBlocks - 1);
-    finish_second(outer);
+    finish_second<0>(outer);
   }
 
  private:
@@ -89,7 +89,7 @@ class ChainMainloop {
     if constexpr (kBuffers == 1) {
       if constexpr (!kFirst) {
         multiply_first<0>(block);
-        finish_second(outer);
+        finish_second<1>(outer);
         finish_first<0>(tile, kLast);
       }
       run_middle<kLast>(source, buffer, block);
@@ -98,7 +98,7 @@ class ChainMainloop {
       if constexpr (!kLast) multiply_first<kNext>(block + 1);
       run_middle<kLast>(source, buffer, block);
       fence_accumulators(buffer);
-      if constexpr (!kFirst) finish_second(outer);
+      if constexpr (!kFirst) finish_second<!kLast>(outer);
       if constexpr (!kLast) finish_first<kNext>(tile, kLike + 1 == kBlocks - 1);
       fence_accumulators(buffer);
     }
@@ -127,6 +127,7 @@ class ChainMainloop {
   template <int kBuffer>
   CF_DEVICE void multiply_first(int block) {
     uint32_t const b = weights_.first(block);
+    forget_accumulators(buffers_[kBuffer]);
     cute::warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -208,11 +209,13 @@ class ChainMainloop {
                       block > 0 || step > 0);
     cute::warpgroup_commit_batch();
   }
+  // `kFirsts`: GEMMs 0 begun since.
+  template <int kFirsts>
   CF_DEVICE void finish_second(Outer& outer) {
     cute::warpgroup_wait<0>();
     keep_registers(passed_);
     fence_accumulators(outer);
-    weights_.free_second();
+    weights_.free_second(kFirsts);
   }
 
   Params const& params_;

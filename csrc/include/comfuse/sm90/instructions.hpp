@@ -164,6 +164,12 @@ CF_DEVICE void fence_accumulators(float (&d)[Size]) {
 #pragma unroll
   for (int i = 0; i < Size; ++i) cute::warpgroup_fence_operand(d[i]);
 }
+// What a wgmma is to overwrite: accumulators that keep parts of what they held tie ptxas' hands (C7511).
+template <int Size>
+CF_DEVICE void forget_accumulators(float (&d)[Size]) {
+#pragma unroll
+  for (int i = 0; i < Size; ++i) asm volatile("" : "=f"(d[i]));
+}
 // Keeps A's registers as they are until here, where wgmmas have been waited for that read them.
 template <int Size>
 CF_DEVICE void keep_registers(uint32_t const (&a)[Size]) {
