@@ -34,7 +34,7 @@ CHAINS: dict[str, ChainSpec] = {
         norm_bias=BF16, activation="silu",
     ),
     "chain_streamed": chains.mlp(256, 256, 1024, BF16, b0=BF16, b1=BF16, activation="gelu_tanh"),
-    "chain_gated": chains.mlp(256, 256, 512, FP16, gated=True, activation="silu"),
+    "chain_gated": chains.mlp(128, 128, 256, FP16, gated=True, activation="silu"),
     "chain_narrow": chains.b2b(64, 64, 256, BF16, b0=FP32, activation0="relu"),
     "chain_scored": scored(96, 72, 200, BF16),
 }  # fmt: skip

@@ -116,21 +116,29 @@ class ChainSimulation:
                 continue
             yield lambda: own.rows_loaded > own.rows_freed
             own.rows_freed += m.rows_in_registers
-            for _ in range(min(m.buffers, m.blocks)):
-                yield from self._take(own, m.first_stays)
+            yield from self._take(own, m.first_stays)
+            self._finish_first(own, tile, 0)
             for block in range(m.blocks):
-                if m.buffers == 1 and block > 0:
-                    self._free(own, f"{tile}: second {block - 1}", m.second_stays)
-                self._free(own, f"{tile}: first {block}", m.first_stays)
-                own.rows_freed += not m.rows_in_registers and block == m.blocks - 1
-                yield from self._read(own, m.middle_pieces)
-                if m.buffers == 2 and block > 0:
-                    self._free(own, f"{tile}: second {block - 1}", m.second_stays)
-                yield from self._take(own, m.second_stays)
-                if block + m.buffers < m.blocks:
+                if block > 0:
+                    yield from self._take(own, m.second_stays)
+                ahead = block + m.buffers - 1  # the block whose first GEMM runs in this step
+                if 0 < ahead < m.blocks:
                     yield from self._take(own, m.first_stays)
+                if m.buffers == 2:
+                    yield from self._read(own, m.middle_pieces)
+                if block > 0:
+                    self._free(own, f"{tile}: second {block - 1}", m.second_stays)
+                if 0 < ahead < m.blocks:
+                    self._finish_first(own, tile, ahead)
+                if m.buffers == 1:
+                    yield from self._read(own, m.middle_pieces)
+            yield from self._take(own, m.second_stays)
             self._free(own, f"{tile}: second {m.blocks - 1}", m.second_stays)
             yield from self._read(own, m.outer_pieces)
+
+    def _finish_first(self, own: _Own, tile: int, block: int) -> None:
+        self._free(own, f"{tile}: first {block}", self.machine.first_stays)
+        own.rows_freed += not self.machine.rows_in_registers and block == self.machine.blocks - 1
 
     def _skip(self, own: _Own, tile: int) -> Iterator[Wait]:
         """A round in which the others have a tile, whose weights wait for this warpgroup too."""

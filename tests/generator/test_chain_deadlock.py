@@ -41,7 +41,7 @@ def test_progress_on_every_small_shape(shape: Any, residence: Residence) -> None
     ):
         m = machine(
             residence,
-            least_ring(residence, shape),
+            least_ring(residence),
             tiles=tiles,
             warpgroups=shape.warpgroups,
             buffers=shape.buffers,
@@ -60,7 +60,7 @@ def test_progress(data: st.DataObject) -> None:
     residence = data.draw(st.sampled_from(list(STAYS)))
     m = machine(
         residence,
-        least_ring(residence, shape) + data.draw(st.integers(0, 3)),
+        least_ring(residence) + data.draw(st.integers(0, 3)),
         tiles=data.draw(st.integers(1, 12)),
         warpgroups=shape.warpgroups,
         buffers=shape.buffers,
@@ -77,10 +77,9 @@ def test_progress(data: st.DataObject) -> None:
 @pytest.mark.parametrize("buffers", [1, 2])
 def test_the_simulation_finds_the_deadlock_of_too_short_a_ring(buffers: int) -> None:
     """A ring of one block less than the planner demands, where there are blocks enough to fill it."""
-    shapes = [s for s in CHAIN_SHAPES if s.buffers == buffers]
     m = machine(
         "streamed",
-        least_ring("streamed", shapes[0]),
+        least_ring("streamed"),
         tiles=2,
         warpgroups=2,
         buffers=buffers,

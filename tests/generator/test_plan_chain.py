@@ -52,14 +52,12 @@ NORMED: dict[str, Any] = {
     [
         (327_680, mlp(128, 512, 128), ChainShape(2, 2, True), "resident_first"),
         (262_144, mlp(128, 128, 128), ChainShape(3, 1, False), "resident"),
-        (65_536, mlp(256, 1024, 256), ChainShape(2, 2, False), "streamed"),
+        (65_536, mlp(256, 1024, 256), ChainShape(2, 1, False), "streamed"),
         (1_048_576, mlp(64, 256, 64), ChainShape(3, 2, True), "resident"),
         (1_000_000, mlp(128, 128, 128, **NORMED), ChainShape(3, 1, False), "resident"),
     ],
 )
-def test_shapes_that_a_prototype_was_fastest_with(
-    m: int, chain: ChainSpec, shape: ChainShape, residence: str
-) -> None:
+def test_shapes_of_measured_sizes(m: int, chain: ChainSpec, shape: ChainShape, residence: str) -> None:
     chosen = plan_chain(chain, "h200", m)
     assert chosen.shape == shape
     assert chosen.weights.residence == residence
@@ -77,7 +75,7 @@ def test_plans_are_within_their_limits(name: str) -> None:
         assert p.shared_bytes == memory.shared_bytes(p.spec, p.shape, p.weights, p.tile_slots)
         assert p.registers <= {2: 232, 3: 152}[p.shape.warpgroups]
         assert p.spec.last.n <= p.tile_n < p.spec.last.n + 64
-        least = memory.least_ring(p.weights.residence, p.shape)
+        least = memory.least_ring(p.weights.residence)
         assert least <= p.weights.ring <= memory.MAX_RING
         assert p.tile_slots >= memory.needed_slots(p.middle, p.program)
         assert (p.tile_slots > 0) == (memory.needed_slots(p.middle, p.program) > 0)
@@ -88,16 +86,17 @@ def test_weights_stay_as_far_as_they_fit() -> None:
     by_h = {h: force_chain(mlp(128, h, 128), shape).weights for h in (64, 384, 448, 512, 1024)}
     assert by_h[64] == by_h[384] == Weights("resident", 0)
     assert by_h[448].residence == by_h[512].residence == "resident_first"
-    assert by_h[512].ring == 4
+    assert by_h[512].ring == 2  # and the next rows of X
     assert by_h[1024].residence == "streamed"
     assert by_h[1024].ring == memory.MAX_RING
 
 
 def test_tile_slots_come_before_a_deeper_ring() -> None:
     """Blocks of the ring are large; two chunks of each tile operand are not."""
-    with_tile = force_chain(mlp(128, 512, 128, residual=FP32), ChainShape(2, 2, True))
+    shape = ChainShape(2, 1, False)
+    plain, with_tile = (force_chain(mlp(256, 1024, 256, residual=r), shape) for r in (None, FP32))
     assert with_tile.tile_slots >= 2
-    assert with_tile.weights.ring < force_chain(mlp(128, 512, 128), ChainShape(2, 2, True)).weights.ring
+    assert with_tile.weights.ring < plain.weights.ring
 
 
 def test_m_and_gpu_are_planned_for() -> None:
@@ -213,7 +212,7 @@ def layouts(**keywords: Any) -> ChainSpec:
             mlp(1024, 64, 64),
             "no shape fits: 2 warpgroups of 64 rows, 2 buffers of 64 columns, X in registers",
         ),
-        (mlp(512, 512, 256), "K = 512 and N = 256 need at least 329328 bytes of shared memory, the GPU has"),
+        (mlp(512, 512, 256), "K = 512 and N = 256 need at least 263776 bytes of shared memory, the GPU has"),
     ],
 )
 def test_chains_that_no_kernel_runs(chain: ChainSpec, reason: str) -> None:
@@ -235,17 +234,9 @@ def test_groups_lie_within_the_tile() -> None:
     assert force_chain(ChainSpec((chain.links[0], single))).tile_n == 256
 
 
-@pytest.mark.parametrize(
-    "m, chain",
-    [
-        (128, mlp(256, 8192, 256)),  # two CTAs, each with all of H
-        (
-            1_000_000,
-            mlp(256, 512, 256, gated=True, activation="silu"),
-        ),  # a block of weights at a time, and one buffer
-    ],
-)
-def test_two_kernels_where_they_are_faster(m: int, chain: ChainSpec) -> None:
+def test_two_kernels_where_they_are_faster() -> None:
+    """Of few rows each CTA reads all weights, and multiplies by all of them."""
+    chain, m = mlp(256, 8192, 256), 128
     chosen = force_chain(chain, m=m)
     assert chosen.apart_us == pytest.approx(sum(plan(link, "h200", m).predicted_us for link in chain.links))
     reason = (

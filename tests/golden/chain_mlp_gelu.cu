@@ -1,4 +1,4 @@
-// cf_sm90_chain_bf16_128x512x128_w2_9fed0ae4
+// cf_sm90_chain_bf16_128x512x128_w2_af8edee1
 //   middle = gelu(a @ w0.T + b0)
 //   y = middle @ w1.T + b1
 #include <comfuse/sm90/fused_chain.hpp>
@@ -19,7 +19,7 @@ using Phase0 = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>, cf::Effects<cf:
 
 using Kernel = cf::sm90::FusedChain<cf::Gemm<cf::bf16, /*N=*/512>, Middle, cf::Gemm<cf::bf16, /*N=*/128>,
                                     cf::ChainSchedule</*Warpgroups=*/2, /*Block=*/64, /*Buffers=*/2>,
-                                    cf::RowsInRegisters</*K=*/128>, cf::ResidentFirst</*Ring=*/4>,
+                                    cf::RowsInRegisters</*K=*/128>, cf::ResidentFirst</*Ring=*/2>,
                                     cf::TileSlots<0>, cf::Operands<b0, b1>, cf::Program<Phase0>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_chain_bf16_128x512x128_w2_9fed0ae4, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_chain_bf16_128x512x128_w2_af8edee1, program::Kernel)

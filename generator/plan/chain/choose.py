@@ -116,7 +116,7 @@ class _Considered:
     def shape(self, shape: ChainShape) -> ChainPlan | ChainRefusal:
         needed = memory.needed_slots(self.middle, self.program)
         fitted = memory.weights_and_slots(self.chain, shape, needed, self.gpu.shared_bytes)
-        candidate = constraints.Candidate(self.chain, self.program, shape, fitted, self.gpu)
+        candidate = constraints.Candidate(self.chain, self.middle, self.program, shape, fitted, self.gpu)
         for check in constraints.SHAPE_CONSTRAINTS:
             if (reason := check(candidate)) is not None:
                 return ChainRefusal(shape, check.__name__, reason)
@@ -133,7 +133,7 @@ class _Considered:
             tile_slots=slots,
             tile_n=tile_columns(self.chain.last.n),
             shared_bytes=memory.shared_bytes(self.chain, shape, weights, slots),
-            registers=max(registers.held(self.chain, shape), registers.behind(self.program)),
+            registers=max(registers.held(self.chain, self.middle, shape), registers.behind(self.program)),
             decisions=(
                 *self.middle.decisions,
                 *self.program.decisions,

@@ -24,6 +24,7 @@ class Candidate:
     """A shape for a chain on a GPU, before anyone knows whether it works."""
 
     chain: ChainSpec
+    middle: PhaseProgram
     program: PhaseProgram
     shape: ChainShape
     fitted: tuple[Weights, int] | None  # with tile slots; None if shared memory holds no weights
@@ -145,7 +146,7 @@ def shared_memory_fits(c: Candidate) -> str | None:
 
 
 def registers_hold_the_gemms(c: Candidate) -> str | None:
-    needed, limit = registers.held(c.chain, c.shape), registers.most_held(c.shape)
+    needed, limit = registers.held(c.chain, c.middle, c.shape), registers.most_held(c.shape)
     if needed <= limit:
         return None
     return f"the GEMMs hold {needed} registers a thread, at most {limit} are possible"

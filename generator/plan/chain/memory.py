@@ -43,18 +43,14 @@ def weight_bytes(chain: ChainSpec, weights: Weights) -> int:
     return weights.ring * max(first, second)
 
 
-def least_ring(residence: Residence, shape: ChainShape) -> int:
-    """Blocks that a ring must hold.
-
-    Of the second link's: one is multiplied while the next arrives.  Of both links': one of the second is
-    multiplied beside one of the first for each buffer.
-    """
-    return {"resident": 0, "resident_first": 2, "streamed": shape.buffers + 1}[residence]
+def least_ring(residence: Residence) -> int:
+    """Blocks that a ring must hold: those of both links at once, or one while the next arrives."""
+    return 0 if residence == "resident" else 2
 
 
 def least_bytes(chain: ChainSpec, shape: ChainShape) -> int:
     """What the most modest kernel of this shape takes, with all weights streamed."""
-    return shared_bytes(chain, shape, Weights("streamed", least_ring("streamed", shape)), 0)
+    return shared_bytes(chain, shape, Weights("streamed", least_ring("streamed")), 0)
 
 
 def shared_bytes(chain: ChainSpec, shape: ChainShape, weights: Weights, slots: int) -> int:
@@ -62,14 +58,18 @@ def shared_bytes(chain: ChainSpec, shape: ChainShape, weights: Weights, slots: i
 
     The device loads the next rows of X ahead where what is left holds them too.
     """
-    rows = ROWS * padded_k(chain.links[0].k) * _ELEMENT
     slot = max(slot_bytes(link) for link in chain.links)
     return (
         weight_bytes(chain, weights)
-        + shape.warpgroups * (rows + slots * slot)
+        + shape.warpgroups * (_row_bytes(chain) + slots * slot)
         + _vector_bytes(chain, shape)
         + _barrier_bytes(chain, shape, weights, slots)
     )
+
+
+def _row_bytes(chain: ChainSpec) -> int:
+    """A warpgroup's rows of X."""
+    return ROWS * padded_k(chain.links[0].k) * _ELEMENT
 
 
 def _vector_bytes(chain: ChainSpec, shape: ChainShape) -> int:
@@ -109,7 +109,7 @@ def weights_and_slots(
     """
     for residence in _KINDS:
         for slots in range(GOOD_CHUNKS * needed, needed - 1, -1):
-            least = Weights(residence, least_ring(residence, shape))
+            least = Weights(residence, least_ring(residence))
             if shared_bytes(chain, shape, least, slots) <= limit:
                 weights = _deepest(chain, shape, least, slots, limit)
                 return weights, _most_slots(chain, shape, weights, slots, MAX_CHUNKS * needed, limit)
@@ -117,6 +117,10 @@ def weights_and_slots(
 
 
 def _deepest(chain: ChainSpec, shape: ChainShape, least: Weights, slots: int, limit: int) -> Weights:
+    """As deep a ring as fits; one of one link's blocks beside the rows of X that come next, if they fit."""
+    next_rows = shape.warpgroups * _row_bytes(chain) if least.residence == "resident_first" else 0
+    if shared_bytes(chain, shape, least, slots) + next_rows <= limit:
+        limit -= next_rows
     weights = least
     while 0 < weights.ring < MAX_RING:
         deeper = Weights(weights.residence, weights.ring + 1)

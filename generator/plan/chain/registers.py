@@ -13,17 +13,21 @@ from comfuse.generator.plan.chain.kernel import BLOCK, ChainShape, outer_tile, p
 from comfuse.generator.plan.registers import registers
 
 # Of a thread, for each number of warpgroups: registers that the GEMMs hold, and all that it may have.  With
-# three warpgroups, 144 of the former made ptxas serialise the wgmmas.
-_MOST_HELD = {2: 208, 3: 128}
+# 192 and 144 of the former ptxas spilled or serialised the wgmmas, though not of every chain.
+_MOST_HELD = {2: 176, 3: 128}
 _MOST = {2: 232, 3: 152}
 
 
-def held(chain: ChainSpec, shape: ChainShape) -> int:
-    """What the GEMMs hold: the second's result, the first's, one packed as the second's A, rows of X."""
+def held(chain: ChainSpec, middle: PhaseProgram, shape: ChainShape) -> int:
+    """What the GEMMs hold: the second's result, the first's, one packed as the second's A, rows of X.
+
+    Beside them stay the middle's values of the two rows that a thread has a part of.
+    """
     first, last = chain.links[0], chain.last
     results = tile_columns(last.n) // 2 + shape.buffers * first.products * BLOCK // 2
     packed = BLOCK // 4
-    return results + packed + (padded_k(first.k) // 4 if shape.rows_in_registers else 0)
+    rows = padded_k(first.k) // 4 if shape.rows_in_registers else 0
+    return results + packed + rows + 2 * sum(len(phase.columns) for phase in middle.phases)
 
 
 def most_held(shape: ChainShape) -> int:
