@@ -83,6 +83,7 @@ def test_arguments_of_a_launch_come_link_by_link(w: ChainWorkload) -> None:
 
 def test_every_plan_is_for_one_kind() -> None:
     """A forced plan of the other kind is a refusal, which the bench prints and goes on."""
+    kinds = []
     for provider in providers.PLANS:
         for w in (POSTNORM[0], B2B[0]):
             assert provider.source is not None
@@ -93,6 +94,8 @@ def test_every_plan_is_for_one_kind() -> None:
                 continue
             assert of_chain == isinstance(w, ChainWorkload)
             assert name.startswith("cf_sm90_chain_") == of_chain
+            kinds.append(of_chain)
+    assert set(kinds) == {False, True}
 
 
 def test_the_table_says_what_the_numbers_are() -> None:
