@@ -32,7 +32,7 @@ MEASURED = (
     ChainCase("edge", Sizes(128, 128, 128)),
     ChainCase("swiglu", Sizes(256, 512, 192)),
 )
-SIZES = (Sizes(64, 64, 64), Sizes(128, 256, 128), Sizes(8, 8, 8), Sizes(72, 200, 104), Sizes(200, 72, 168))
+SIZES = (Sizes(64, 64, 64), Sizes(128, 256, 128), Sizes(8, 8, 8), Sizes(72, 200, 104), Sizes(200, 72, 120))
 #: Every way to divide registers and memory.
 SHAPES = tuple(
     ChainCase(program, sizes, shape=shape)
