@@ -12,6 +12,13 @@
 
 namespace comfuse::sm90 {
 
+// Read anew each time: it need not stay in a register.
+CF_DEVICE int grid_size() {
+  int size;
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(size));
+  return size;
+}
+
 // Warpgroup w of CTA b takes the tiles b, b + G, ... of G CTAs, whose number modulo the warpgroups is w.
 template <int Warpgroups>
 struct ChainScheduler {
@@ -28,10 +35,10 @@ struct ChainScheduler {
   int next, row_blocks;
 
   CF_DEVICE ChainScheduler(int row_blocks, int warpgroup)
-      : next(warpgroup * gridDim.x + blockIdx.x), row_blocks(row_blocks) {}
+      : next(warpgroup * grid_size() + blockIdx.x), row_blocks(row_blocks) {}
   CF_DEVICE bool done() const { return next >= row_blocks; }
   CF_DEVICE Item item() const { return {next}; }
-  CF_DEVICE void advance() { next += Warpgroups * gridDim.x; }
+  CF_DEVICE void advance() { next += Warpgroups * grid_size(); }
 };
 
 template <class FirstGemm, class MiddleT, class SecondGemm, class ScheduleT, class RowsT, class WeightsT,
@@ -189,7 +196,7 @@ struct FusedChain {
   }
   // How many tiles a warpgroup has: the first one as many as any.
   CF_DEVICE static int rounds(Params const& params, int warpgroup) {
-    int const lap = kWarpgroups * gridDim.x, first = warpgroup * gridDim.x + blockIdx.x;
+    int const size = grid_size(), lap = kWarpgroups * size, first = warpgroup * size + blockIdx.x;
     return (params.row_blocks - first + lap - 1) / lap;
   }
 
@@ -282,7 +289,7 @@ struct FusedChain {
     if constexpr (IsColumnVector<Operand>::value) {
       using T = typename ElementOf<Operand>::type;
       CfTensor const& tensor = params.operands[ElementOf<Operand>::index];
-      int const row = warp_id() % 4 * 16 + lane_id() % 16;
+      int const row = warp_of_group() * 16 + lane_id() % 16;
       reinterpret_cast<T*>(to + vector_offset<Operand>)[row] =
           static_cast<T const*>(tensor.data)[min(item.row() + row, params.m - 1) * tensor.stride];
     }
@@ -292,7 +299,7 @@ struct FusedChain {
     auto const shared = shared_of(memory, warpgroup);
     uint8_t* const vectors = outer_vectors(memory, warpgroup);
     WeightReader<Factors> weights(weights_in(memory));
-    Epilogue<FusedChain> epilogue(params, {shared.ring, vectors, nullptr, nullptr, {}}, 0, 0);
+    Epilogue<FusedChain> epilogue(params, {shared.ring, vectors, nullptr, nullptr, {}}, 0, warp_of_group());
     RingPosition<kRowStages> rows;
 #pragma unroll 1
     for (Scheduler scheduler(params.row_blocks, warpgroup); !scheduler.done(); scheduler.advance()) {
@@ -302,7 +309,7 @@ struct FusedChain {
       auto const item = scheduler.item();
       wait(shared.rows_full[rows.slot], rows.phase);
       mainloop.run({shared.rows + rows.slot * Factors::kRowBytes, shared.rows_empty + rows.slot,
-                    item.row() + warp_id() % 4 * 16},
+                    item.row() + warp_of_group() * 16},
                    accumulator[0], [&] {
                      if constexpr (kOuterBuffers > 1) copy_columns(params, item, vectors, OuterOperands{});
                    });

@@ -52,7 +52,7 @@ class ChainMainloop {
     multiply_first<0>(0);
     begun();
     MiddleRows<Kernel> const rows(params_, tile.row + lane_id() / 4);
-    Source source(params_, rows, vectors_, warp_id() % 4 * 16);
+    Source source(params_, rows, vectors_, warp_of_group() * 16);
     finish_first<0>(tile, kBlocks == 1);
 
     // Whole turns of the buffers between the first step and the last ones.
@@ -108,7 +108,7 @@ class ChainMainloop {
   // ---- GEMM 0
   // X's rows as wgmma's A: the four 8 x 8 matrices of each 16 k's.
   CF_DEVICE void load_rows() {
-    int const line = warp_id() % 4 * 16 + lane_id() % 16;
+    int const line = warp_of_group() * 16 + lane_id() % 16;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       uint32_t* const to = rows_of_thread_ + 4 * step;

@@ -10,6 +10,8 @@
 
 namespace comfuse::sm90 {
 
+// Of the thread's warpgroup.  Unlike warp_id(), it is computed where it is needed and takes no register between.
+CF_DEVICE int warp_of_group() { return threadIdx.x / 32 % 4; }
 CF_DEVICE int first_pair_of_thread() { return 2 * (lane_id() % 4); }
 
 // Values a row: each thread computes those of its two rows, straight from memory.

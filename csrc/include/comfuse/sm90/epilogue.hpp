@@ -44,8 +44,9 @@ class Epilogue {
     Collected collected;
   };
 
-  CF_DEVICE Epilogue(Params const& params, Shared const& shared, int team, int member)
-      : params_(params), shared_(shared), ring_(shared.ring), team_(team), warp_(4 * member + warp_id() % 4) {
+  // `warp`: in the team.
+  CF_DEVICE Epilogue(Params const& params, Shared const& shared, int team, int warp)
+      : params_(params), shared_(shared), ring_(shared.ring), team_(team), warp_(warp) {
     if constexpr (Layout::kHasRowGroup)
       parity_ = LaunchParity(params.workspace.parity_counter, gridDim.x * Kernel::kConsumerWarps);
     if (Ring::kOrdered && team == Kernel::kTeams - 1) Ring::Turn::pass(team);
