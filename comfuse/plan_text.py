@@ -180,7 +180,7 @@ def _chain_kernel(p: ChainPlan) -> list[tuple[str, str]]:
         ("tiles", p.shape.label),
         ("weights", _WEIGHTS[p.weights.residence].format(p.weights.ring)),
         ("pipeline", f"{p.tile_slots} slots a warpgroup for tile operands"),
-        ("registers", f"about {p.registers} a thread"),
+        ("registers", f"about {p.registers} a thread, while both GEMMs run"),
     ]
 
 

@@ -73,7 +73,7 @@ def test_plans_are_within_their_limits(name: str) -> None:
     for p in plans:
         assert p.shared_bytes <= H200.shared_bytes
         assert p.shared_bytes == memory.shared_bytes(p.spec, p.shape, p.weights, p.tile_slots)
-        assert p.registers <= {2: 232, 3: 152}[p.shape.warpgroups]
+        assert p.registers <= {(2, 1): 208, (2, 2): 192}.get((p.shape.warpgroups, p.shape.buffers), 128)
         assert p.spec.last.n <= p.tile_n < p.spec.last.n + 64
         least = memory.least_ring(p.weights.residence)
         assert least <= p.weights.ring <= memory.MAX_RING
@@ -123,7 +123,7 @@ def test_force_takes_any_shape_that_fits() -> None:
         assert force_chain(chain, shape).shape == shape
     with pytest.raises(PlanError, match="none of the planner's: 2x64-b2-registers"):
         force_chain(chain, ChainShape(4, 2, True))
-    with pytest.raises(PlanError, match=r"3 warpgroups .*: the GEMMs hold 176 registers"):
+    with pytest.raises(PlanError, match=r"3 warpgroups .*: GEMMs and programs hold 176 registers"):
         force_chain(mlp(128, 128, 128), ChainShape(3, 2, True))
 
 
@@ -271,7 +271,7 @@ def test_refusals_name_their_constraint() -> None:
     found = {c.shape: c for c in chain_candidates(mlp(256, 512, 256))}
     refusal = found[ChainShape(3, 2, True)]
     assert isinstance(refusal, ChainRefusal)
-    assert refusal.constraint == "registers_hold_the_gemms"
+    assert refusal.constraint == "registers_fit"
 
 
 def test_a_program_that_takes_too_many_registers() -> None:
@@ -281,5 +281,5 @@ def test_a_program_that_takes_too_many_registers() -> None:
         x = b.op("mul", x, b.op("group_max", x, name=f"peak{i}"))
     b.output("y", x, BF16)
     chain = ChainSpec((catalog.linear(64, 64, BF16), b.spec()))
-    with pytest.raises(PlanError, match=r"the second link's program needs about [0-9]+ registers a thread"):
+    with pytest.raises(PlanError, match="GEMMs and programs hold 292 registers a thread, at most 192"):
         force_chain(chain)

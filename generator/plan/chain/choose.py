@@ -133,7 +133,7 @@ class _Considered:
             tile_slots=slots,
             tile_n=tile_columns(self.chain.last.n),
             shared_bytes=memory.shared_bytes(self.chain, shape, weights, slots),
-            registers=max(registers.held(self.chain, self.middle, shape), registers.behind(self.program)),
+            registers=registers.held(self.chain, self.middle, self.program, shape),
             decisions=(
                 *self.middle.decisions,
                 *self.program.decisions,

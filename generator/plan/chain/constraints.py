@@ -145,18 +145,11 @@ def shared_memory_fits(c: Candidate) -> str | None:
     )
 
 
-def registers_hold_the_gemms(c: Candidate) -> str | None:
-    needed, limit = registers.held(c.chain, c.middle, c.shape), registers.most_held(c.shape)
+def registers_fit(c: Candidate) -> str | None:
+    needed, limit = registers.held(c.chain, c.middle, c.program, c.shape), registers.most_held(c.shape)
     if needed <= limit:
         return None
-    return f"the GEMMs hold {needed} registers a thread, at most {limit} are possible"
-
-
-def registers_hold_the_program(c: Candidate) -> str | None:
-    needed, limit = registers.behind(c.program), registers.most(c.shape)
-    if needed <= limit:
-        return None
-    return f"the second link's program needs about {needed} registers a thread, at most {limit} are possible"
+    return f"GEMMs and programs hold {needed} registers a thread, at most {limit} are possible"
 
 
 ChainConstraint = Callable[[ChainSpec], "str | None"]
@@ -180,6 +173,5 @@ CHAIN_CONSTRAINTS: tuple[ChainConstraint, ...] = (
 )
 SHAPE_CONSTRAINTS: tuple[ShapeConstraint, ...] = (
     shared_memory_fits,
-    registers_hold_the_gemms,
-    registers_hold_the_program,
+    registers_fit,
 )

@@ -77,7 +77,7 @@ class ChainPlan:
     tile_slots: int  # a warpgroup
     tile_n: int
     shared_bytes: int
-    registers: int  # estimate, a thread
+    registers: int  # estimate, that a thread holds while both GEMMs run
     decisions: tuple[str, ...]
     gpu: str
     predicted_us: float  # for the M that was asked for

@@ -1,8 +1,8 @@
 """Registers of a chain's consumer threads, as an estimate.
 
-While both GEMMs run, a thread holds what wgmma reads and writes; what a compiler can make of that without
-moving it was measured with kernels of this structure.  Behind them it holds the second GEMM's result alone,
-and the program runs as it does in any other kernel.
+While both GEMMs run, a thread holds what wgmma reads and writes.  How much of that a compiler can place
+without moving it was found with chains of many shapes.  Behind them it holds the second GEMM's result alone,
+and has room for any program that there is room for before.
 """
 
 from __future__ import annotations
@@ -10,34 +10,25 @@ from __future__ import annotations
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.phases import PhaseProgram
 from comfuse.generator.plan.chain.kernel import BLOCK, ChainShape, outer_tile, padded_k, tile_columns
-from comfuse.generator.plan.registers import registers
+from comfuse.generator.plan.registers import beside
 
-# Of a thread, for each number of warpgroups: registers that the GEMMs hold, and all that it may have.  With
-# 192 and 144 of the former ptxas spilled or serialised the wgmmas, though not of every chain.
-_MOST_HELD = {2: 176, 3: 128}
-_MOST = {2: 232, 3: 152}
+# By warpgroups and buffers; above these, ptxas spilled or serialised the wgmmas of some chains.
+_MOST_HELD = {(2, 1): 208, (2, 2): 192, (3, 1): 128, (3, 2): 128}
 
 
-def held(chain: ChainSpec, middle: PhaseProgram, shape: ChainShape) -> int:
+def held(chain: ChainSpec, middle: PhaseProgram, program: PhaseProgram, shape: ChainShape) -> int:
     """What the GEMMs hold: the second's result, the first's, one packed as the second's A, rows of X.
 
-    Beside them stay the middle's values of the two rows that a thread has a part of.
+    Beside them, the middle's values of a thread's two rows; and where the program behind has values of rows
+    or reductions, ptxas needs room for them here too.
     """
     first, last = chain.links[0], chain.last
     results = tile_columns(last.n) // 2 + shape.buffers * first.products * BLOCK // 2
     packed = BLOCK // 4
     rows = padded_k(first.k) // 4 if shape.rows_in_registers else 0
-    return results + packed + rows + 2 * sum(len(phase.columns) for phase in middle.phases)
+    values = 2 * sum(len(phase.columns) for phase in middle.phases)
+    return results + packed + rows + values + beside(program, outer_tile(last.n))
 
 
 def most_held(shape: ChainShape) -> int:
-    return _MOST_HELD[shape.warpgroups]
-
-
-def behind(program: PhaseProgram) -> int:
-    """What the second link's program needs, when the GEMMs are done."""
-    return registers(program, outer_tile(program.spec.n))
-
-
-def most(shape: ChainShape) -> int:
-    return _MOST[shape.warpgroups]
+    return _MOST_HELD[shape.warpgroups, shape.buffers]
