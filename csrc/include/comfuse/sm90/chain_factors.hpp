@@ -173,6 +173,16 @@ class WeightReader {
   CF_DEVICE void free_second(int firsts) const {
     if constexpr (!Weights::kSecond) free(1 + (Weights::kFirst ? 0 : firsts));
   }
+  // A wait for the block that was taken last, which has come and is not freed.  It costs little, and ptxas
+  // moves no code over it.
+  CF_DEVICE void separate() const {
+    if constexpr (Weights::kFirst)
+      wait(shared_.resident(0), 0);
+    else if (taken_.slot == 0)
+      wait(shared_.full(Factors::kRing - 1), taken_.phase ^ 1);
+    else
+      wait(shared_.full(taken_.slot - 1), taken_.phase);
+  }
   // Of a round in which this warpgroup has no tile.
   CF_DEVICE void skip_tile() {
 #pragma unroll 1

@@ -98,6 +98,8 @@ class ChainMainloop {
       if constexpr (!kLast) multiply_first<kNext>(block + 1);
       run_middle<kLast>(source, buffer, block);
       fence_accumulators(buffer);
+      // Otherwise ptxas puts most of the middle behind the wait, where it runs beside nothing.
+      if constexpr (kBlocks > 1) weights_.separate();
       if constexpr (!kFirst) finish_second<!kLast>(outer);
       if constexpr (!kLast) finish_first<kNext>(tile, kLike + 1 == kBlocks - 1);
       fence_accumulators(buffer);
