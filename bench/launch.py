@@ -14,6 +14,7 @@ from torch import Tensor
 from bench import layout
 from comfuse.errors import LaunchError
 from comfuse.generator import plan
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.errors import PlanError
 from comfuse.generator.spec import FusedSpec, Space
 from comfuse.library import LoadedKernel, abi
@@ -57,7 +58,7 @@ def forced_plan(
 
 def prepare(
     kernel: LoadedKernel,
-    spec: FusedSpec,
+    spec: FusedSpec | ChainSpec,
     a: Tensor,
     b: Sequence[Tensor],
     operands: Sequence[Tensor],
@@ -66,9 +67,10 @@ def prepare(
 ) -> Callable[[], None]:
     """A call that launches the spec's kernel on the current stream, with a workspace of its own.
 
-    ``a`` (..., K), ``b`` (N, K) for each product, both as the spec has them contiguous; ``operands`` and
-    ``outputs`` as ``comfuse.ops.region`` takes and gives them, the run-time scalars left out; batched, each
-    with its batch or shared.  Nothing is checked but what the kernel itself checks.
+    ``a`` (..., K), ``b`` (N, K) for each product, both as the spec has them contiguous, of a chain link by
+    link; ``operands`` and ``outputs`` as ``comfuse.ops.region`` takes and gives them, the run-time scalars
+    and further factors left out; batched, each with its batch or shared.  Nothing is checked but what the
+    kernel itself checks.
 
     Raises:
         ValueError: a tensor cannot be walked with the strides that a kernel knows.
@@ -90,7 +92,7 @@ def prepare(
 
 def raw_launch(
     kernel: LoadedKernel,
-    spec: FusedSpec,
+    spec: FusedSpec | ChainSpec,
     a: Tensor,
     b: Sequence[Tensor],
     operands: Sequence[Tensor],
@@ -98,17 +100,20 @@ def raw_launch(
     scalars: Sequence[float] = (),
 ) -> tuple[Callable[..., int], Tensor, abi.Args]:
     """The parts of such a call: the kernel's launch function, its workspace, its arguments."""
-    batches = a.shape[0] if spec.batched else 1
-    m = a.shape[-2] if spec.batched else a.numel() // a.shape[-1]
+    links = spec.links if isinstance(spec, ChainSpec) else (spec,)
+    first, last = links[0], links[-1]
+    batches = a.shape[0] if first.batched else 1
+    m = a.shape[-2] if first.batched else a.numel() // a.shape[-1]
     arguments = abi.Args(abi_version=abi.ABI_VERSION, m=m, k=a.shape[-1], batches=batches)
-    arguments.a = layout.factor(spec, spec.a_major, a)
-    for i, t in enumerate(b):
-        arguments.b[i] = layout.factor(spec, spec.b_major, t)
-    slots = [o for o in spec.operands if o.space is not Space.SCALAR]
-    for i, (o, t) in enumerate(zip(slots, operands, strict=True)):
-        arguments.operands[i] = layout.operand(spec, o.space, t, m)
+    arguments.a = layout.factor(first, first.a_major, a)
+    factors = [link for link in links for _ in range(link.products)]
+    for i, (link, t) in enumerate(zip(factors, b, strict=True)):
+        arguments.b[i] = layout.factor(link, link.b_major, t)
+    slots = [(link, o) for link in links for o in link.operands if o.space is not Space.SCALAR]
+    for i, ((link, o), t) in enumerate(zip(slots, operands, strict=True)):
+        arguments.operands[i] = layout.operand(link, o.space, t, m)
     for i, t in enumerate(outputs):
-        arguments.outputs[i] = layout.output(spec, i, t)
+        arguments.outputs[i] = layout.output(last, i, t)
     for i, s in enumerate(scalars):
         arguments.scalars[i] = s
     size = max(1, kernel.workspace_bytes(m, batches))

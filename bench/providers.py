@@ -14,12 +14,16 @@ from bench import rivals, stock
 from bench.direct import launching, spec_of
 from bench.launch import forced_plan, label
 from bench.programs import Inputs, program
+from bench.programs.chains import ChainInputs
 from bench.programs.norms import NormInputs
-from bench.workloads import NormWorkload, Workload
+from bench.workloads import ChainWorkload, NormWorkload, Workload
 from comfuse import ops
 from comfuse.generator import catalog
-from comfuse.generator.emit import KernelSource, emit
+from comfuse.generator.chain import ChainSpec
+from comfuse.generator.emit import KernelSource, emit, emit_chain
+from comfuse.generator.errors import PlanError
 from comfuse.generator.plan import SHAPES, SHAPES_OF_TWO, TileShape, plan
+from comfuse.generator.plan.chain import CHAIN_SHAPES, ChainShape, force_chain, plan_chain
 from comfuse.generator.spec import DType
 from comfuse.ops.resolver import m_class
 
@@ -46,7 +50,7 @@ class Provider:
 
 
 def _mm(w: Workload, i: Inputs) -> Call:
-    gemms = [(a, b, torch.empty(w.m, w.n, device=a.device, dtype=a.dtype)) for a, b in i.gemms()]
+    gemms = [(a, b, a.new_empty(a.shape[0], b.shape[1])) for a, b in i.gemms()]
 
     def call() -> Tensor:
         for a, b, out in gemms:
@@ -72,7 +76,9 @@ def _inductor(**compile_options: Any) -> Callable[[Workload, Inputs], Call]:
 
 
 def _comfuse(w: Workload, i: Inputs) -> Call:
-    """Norms through their ops, other graphs as functions that ComFuse fuses."""
+    """Norms and chains through their ops, other graphs as functions that ComFuse fuses."""
+    if isinstance(w, ChainWorkload):
+        return _mlp(w, i)
     if not isinstance(w, NormWorkload):
         fused, arguments = comfuse.fuse(program(w)), i.tensors()
         return lambda: fused(*arguments)
@@ -92,6 +98,15 @@ def _comfuse(w: Workload, i: Inputs) -> Call:
         weight_offset=w.weight_offset,
         residual_position=position,
     )
+
+
+def _mlp(w: ChainWorkload, i: Inputs) -> Call:
+    assert isinstance(i, ChainInputs)
+    options: dict[str, Any] = {}
+    if w.norm:
+        options = {"norm": "layernorm", "norm_weight": i.norm_weight, "norm_bias": i.norm_bias, "eps": w.eps}
+        options |= {"residual": i.x, "residual_position": "after"}
+    return lambda: ops.fused_mlp(i.x, i.w0, i.b0, i.w1, i.b1, w.activation, **options)
 
 
 def _stock(variant: stock.Variant) -> Callable[[Workload, Inputs], Call]:
@@ -115,7 +130,10 @@ def _stock(variant: stock.Variant) -> Callable[[Workload, Inputs], Call]:
 
 def _planned(w: Workload) -> KernelSource:
     """What ComFuse's resolver takes for it."""
-    return emit(plan(spec_of(w), m=m_class(w.m)))
+    spec = spec_of(w)
+    if isinstance(spec, ChainSpec):
+        return emit_chain(plan_chain(spec, m=m_class(w.m)))
+    return emit(plan(spec, m=m_class(w.m)))
 
 
 def own_gemm(schedule: str, n: int, k: int) -> KernelSource:
@@ -133,9 +151,23 @@ def _own(schedule: str) -> Provider:
 
 def _forced(shape: TileShape) -> Provider:
     def source(w: Workload) -> KernelSource:
-        return emit(forced_plan(spec_of(w), label(shape), shape.cluster_n))
+        spec = spec_of(w)
+        if isinstance(spec, ChainSpec):
+            raise PlanError("a plan of a single GEMM, and this is a chain")
+        return emit(forced_plan(spec, label(shape), shape.cluster_n))
 
     name = f"{label(shape)}-c{shape.cluster_n}"
+    return Provider(name, name, launching(source), rounds_once=True, source=source)
+
+
+def _forced_chain(shape: ChainShape) -> Provider:
+    def source(w: Workload) -> KernelSource:
+        spec = spec_of(w)
+        if not isinstance(spec, ChainSpec):
+            raise PlanError("a plan of a chain, and this is a single GEMM")
+        return emit_chain(force_chain(spec, shape, m=m_class(w.m)))
+
+    name = f"chain-{shape.name}"
     return Provider(name, name, launching(source), rounds_once=True, source=source)
 
 
@@ -171,7 +203,10 @@ STOCK = tuple(Provider(v.name, v.name, _stock(v), only_gemm=True, rounds_once=Tr
 OWN_PLANS = ("pingpong-128x128", "pingpong2-128x128", "cooperative-128x256")
 OWN = tuple(_own(s) for s in OWN_PLANS)
 # Every plan that the planner might choose, forced: what its choice is held against.
-PLANS = tuple(_forced(s) for s in dict.fromkeys((*SHAPES, *SHAPES_OF_TWO)))
+PLANS = (
+    *(_forced(s) for s in dict.fromkeys((*SHAPES, *SHAPES_OF_TWO))),
+    *(_forced_chain(s) for s in CHAIN_SHAPES),
+)
 PROVIDERS = {p.name: p for p in (*_ALL, *STOCK, *OWN, *PLANS)}
 BASELINES = tuple(p.name for p in _ALL if p.baseline)
 DEFAULT = ("mm", "eager", "inductor", "inductor-max", "comfuse")

@@ -215,7 +215,10 @@ def table(rows: Sequence[Row], tablefmt: str = "github") -> str:
     """The summary as a table, geometric means last, then what failed."""
     summaries = summarise(rows)
     providers = [p for p in PROVIDERS if any(p in s.us for s in summaries)]
-    headers = ["M,N,K", *(f"{PROVIDERS[p].title} us (/mm)" for p in providers)]
+    headers = [
+        " or ".join(dict.fromkeys(s.workload.axes for s in summaries)),
+        *(f"{PROVIDERS[p].title} us (/mm)" for p in providers),
+    ]
     headers += ["ComFuse/mm", "goal", "vs best Inductor", "/floor", "error", "eager's"]
     body = [_cells(s, providers) for s in summaries]
     body.append(_geomeans(summaries, providers))

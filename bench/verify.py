@@ -43,7 +43,7 @@ class Reference:
         self._program = outputs(program(w)(*sample.tensors()))
         self._gemm = (gemm(sample),)
         eager = outputs(program(w)(*inputs.tensors()))
-        self._rounding = [ROUNDED_ONCE[x.dtype] for x in eager]
+        self._rounding = [ROUNDED_ONCE[x.dtype] * w.roundings**0.5 for x in eager]
         self._rounding_of_gemm = ROUNDED_ONCE[DTYPES[w.dtype]]
         self.eager_errors = self._errors(eager, self._program)
 
@@ -56,8 +56,8 @@ class Reference:
         return self._errors(outputs(results), self._gemm if of_gemm else self._program)
 
     def bounds(self, *, rounds_once: bool, of_gemm: bool = False) -> list[float]:
-        """The errors up to which outputs count as right: that of one rounding, or of a program that rounds in
-        between too, twice eager's if that is more.
+        """The errors up to which outputs count as right: that of one rounding (of a chain, of one in each
+        link), or of a program that rounds in between too, twice eager's if that is more.
         """
         if of_gemm:
             return [self._rounding_of_gemm]

@@ -12,15 +12,22 @@ from torch import nn
 from comfuse import fallbacks
 from comfuse.errors import ComFuseError
 from comfuse.frontend import TraceError, trace_region, unfused
-from comfuse.generator.emit import emit
+from comfuse.generator.chain import ChainSpec
+from comfuse.generator.emit import emit, emit_chain
 from comfuse.generator.errors import PlanError
 from comfuse.generator.kernels import kernels
 from comfuse.generator.plan import KernelPlan, Refusal, candidates, plan
+from comfuse.generator.plan.chain import ChainPlan, ChainRefusal, chain_candidates, plan_chain
 from comfuse.generator.spec import FusedSpec
 from comfuse.plan_text import kernel_text, phases_text, program_text, shape_text
 
 if TYPE_CHECKING:
     from comfuse.inductor.report import Report
+
+
+Spec = FusedSpec | ChainSpec
+Plan = KernelPlan | ChainPlan
+Considered = tuple[KernelPlan | Refusal, ...] | tuple[ChainPlan | ChainRefusal, ...]
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,8 @@ class Explanation:
         kernel: the name of the kernel, or None if there is none.
         plan: how it runs, or None if it does not.
         refused: why it is not one kernel; empty if it is.
-        stages: the plans of the kernels that it can be cut into where one kernel is not enough.
+        stages: the plans of the kernels that it can be cut into where one kernel is not enough; of a chain,
+            one a link.
         notes: what each call does beside the kernels: copies and conversions of arguments.
         considered: every tile shape, as a plan or with the reason against it.
         fallbacks: what ran unfused in this process so far, with the number of times.
@@ -42,11 +50,11 @@ class Explanation:
 
     title: str
     m: int | None
-    spec: FusedSpec | None = None
+    spec: Spec | None = None
     kernel: str | None = None
-    plan: KernelPlan | None = None
+    plan: Plan | None = None
     refused: str = ""
-    considered: tuple[KernelPlan | Refusal, ...] = ()
+    considered: Considered = ()
     stages: tuple[KernelPlan, ...] = ()
     fallbacks: dict[tuple[str, str], int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -56,7 +64,7 @@ class Explanation:
 
 
 def explain(
-    program: nn.Module | Callable[..., Any] | FusedSpec,
+    program: nn.Module | Callable[..., Any] | Spec,
     *example_inputs: Any,
     gpu: str | None = None,
     training: bool | None = None,
@@ -65,13 +73,13 @@ def explain(
 ) -> Explanation | Report:
     """Says what is fused of a program, and why not the rest.  Starts no compiler and no CUDA by itself.
 
-    A function or a spec is explained as one kernel, with its plan, in an :class:`Explanation`.  A module, or
-    a function with ``training`` or ``measure``, is explained as ``torch.compile`` takes it with ComFuse: a
-    :class:`~comfuse.inductor.report.Report` with a line for each GEMM.  For that it runs once.
+    A function, a spec or a chain is explained as one kernel, with its plan, in an :class:`Explanation`.  A
+    module, or a function with ``training`` or ``measure``, is explained as ``torch.compile`` takes it with
+    ComFuse: a :class:`~comfuse.inductor.report.Report` with a line for each GEMM.  For that it runs once.
 
     Args:
-        program: a function, with example inputs as for :func:`comfuse.trace`; a spec, with the number of
-            rows as the only input or without any; or a module.
+        program: a function, with example inputs as for :func:`comfuse.trace`; a spec or a chain, with the
+            number of rows as the only input or without any; or a module.
         gpu: the GPU to plan for; by default ``"h200"``, for a module the current one where there is one.
         training: whether gradients are asked for, which makes backward graphs; by default not.
         measure: time each region of a module on a GPU, which compiles it.
@@ -82,7 +90,7 @@ def explain(
         program that cannot be fused does not raise: the explanation says why.
     """
     is_model = isinstance(program, nn.Module) or training is not None or measure
-    if is_model and not isinstance(program, FusedSpec):
+    if is_model and not isinstance(program, Spec):
         from comfuse.inductor.policy import Policy
         from comfuse.inductor.report import explain_model
 
@@ -93,9 +101,10 @@ def explain(
     if keywords:
         raise TypeError(f"explain() got unexpected keyword arguments {', '.join(keywords)}")
     gpu = gpu or "h200"
-    if isinstance(program, FusedSpec):
+    if isinstance(program, Spec):
         m = example_inputs[0] if example_inputs else None
-        return _explain_spec("a spec", program, m, gpu)
+        title = "a chain" if isinstance(program, ChainSpec) else "a spec"
+        return _explain_spec(title, program, m, gpu)
     program = unfused(program)
     title = getattr(program, "__name__", type(program).__name__)
     try:
@@ -108,11 +117,11 @@ def explain(
     return replace(_explain_spec(title, region.spec, math.prod(region.lead), gpu), notes=region.notes)
 
 
-def _explain_spec(title: str, spec: FusedSpec, m: int | None, gpu: str) -> Explanation:
+def _explain_spec(title: str, spec: Spec, m: int | None, gpu: str) -> Explanation:
     counts = fallbacks.counts()
     try:
-        considered = candidates(spec, gpu, m)
-        chosen = plan(spec, gpu, m)
+        considered = _candidates(spec, gpu, m)
+        chosen = plan_chain(spec, gpu, m) if isinstance(spec, ChainSpec) else plan(spec, gpu, m)
     except PlanError as e:
         return Explanation(
             title,
@@ -123,22 +132,33 @@ def _explain_spec(title: str, spec: FusedSpec, m: int | None, gpu: str) -> Expla
             stages=_stages(spec, gpu, m),
             fallbacks=counts,
         )
-    return Explanation(title, m, spec, emit(chosen).name, chosen, considered=considered, fallbacks=counts)
+    return Explanation(title, m, spec, _name(chosen), chosen, considered=considered, fallbacks=counts)
 
 
-def _considered(spec: FusedSpec, gpu: str, m: int | None) -> tuple[KernelPlan | Refusal, ...]:
+def _candidates(spec: Spec, gpu: str, m: int | None) -> Considered:
+    return chain_candidates(spec, gpu, m) if isinstance(spec, ChainSpec) else candidates(spec, gpu, m)
+
+
+def _considered(spec: Spec, gpu: str, m: int | None) -> Considered:
     try:
-        return candidates(spec, gpu, m)
+        return _candidates(spec, gpu, m)
     except ComFuseError:  # the program as a whole is refused, which is said already
         return ()
 
 
-def _stages(spec: FusedSpec, gpu: str, m: int | None) -> tuple[KernelPlan, ...]:
+def _stages(spec: Spec, gpu: str, m: int | None) -> tuple[KernelPlan, ...]:
     try:
-        parts = kernels(spec, gpu, m)
-        return tuple(plan(part.spec, gpu, m) for part in parts) if len(parts) > 1 else ()
+        if isinstance(spec, ChainSpec):
+            parts = spec.links
+        else:
+            parts = tuple(stage.spec for stage in kernels(spec, gpu, m))
+        return tuple(plan(part, gpu, m) for part in parts) if len(parts) > 1 else ()
     except ComFuseError:  # several kernels are no help either
         return ()
+
+
+def _name(p: Plan) -> str:
+    return (emit_chain(p) if isinstance(p, ChainPlan) else emit(p)).name
 
 
 # --- for people -----------------------------------------------------------------------------------------
@@ -168,6 +188,6 @@ def _text(e: Explanation) -> list[str]:
     return lines
 
 
-def _plan(p: KernelPlan, kernel: str | None = None) -> list[str]:
-    name = kernel or emit(p).name
+def _plan(p: Plan, kernel: str | None = None) -> list[str]:
+    name = kernel or _name(p)
     return ["", "phases", *phases_text(p), "", f"kernel for {p.gpu}", *kernel_text(p, name)]

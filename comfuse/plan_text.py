@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
-from comfuse.generator.emit import describe
+from comfuse.generator.chain import ChainSpec
+from comfuse.generator.emit import describe, describe_chain
 from comfuse.generator.phases import Phase, PhaseProgram, moves_rows
 from comfuse.generator.plan import SCHEDULES, KernelPlan, Refusal
+from comfuse.generator.plan.chain import ChainPlan, ChainRefusal
 from comfuse.generator.plan.gpus import find
 from comfuse.generator.spec import FusedSpec, Major, Operand, Space
 
 
-def program_text(spec: FusedSpec, rows: str) -> list[str]:
+def program_text(spec: FusedSpec | ChainSpec, rows: str) -> list[str]:
     """Sizes, what is computed, and the operands."""
+    if isinstance(spec, ChainSpec):
+        return _chain(spec, rows)
     sizes = [rows, f"N = {spec.n}", f"K = {spec.k}", spec.dtype.value]
     if spec.products > 1:
         sizes.append(f"{spec.products} products")
@@ -22,14 +27,33 @@ def program_text(spec: FusedSpec, rows: str) -> list[str]:
         sizes.append("A contiguous along M")
     if spec.b_major is Major.MN:
         sizes.append("B contiguous along N")
-    lines = [f"  {', '.join(sizes)}", "", *(f"  {line}" for line in describe(spec)), "", "operands"]
-    return lines + ([f"  {_operand(o)}" for o in spec.operands] or ["  none"])
+    return _program(sizes, describe(spec), [_operand(o, "N") for o in spec.operands])
 
 
-def _operand(operand: Operand) -> str:
+def _chain(chain: ChainSpec, rows: str) -> list[str]:
+    """H stands for the columns that a link hands on; with more than two links, for those of each."""
+    links = chain.links
+    widths = ", ".join(f"H = {link.n}" for link in links[:-1])
+    sizes = [rows, f"K = {links[0].k}", widths, f"N = {chain.last.n}", links[0].dtype.value]
+    if links[0].products > 1:
+        sizes.append(f"{links[0].products} products first")
+    operands = [
+        _operand(o, "N" if number == len(links) - 1 else "H")
+        for number, link in enumerate(links)
+        for o in link.operands
+    ]
+    return _program(sizes, describe_chain(chain), operands)
+
+
+def _program(sizes: list[str], description: list[str], operands: list[str]) -> list[str]:
+    lines = [f"  {', '.join(sizes)}", "", *(f"  {line}" for line in description), "", "operands"]
+    return lines + [f"  {o}" for o in operands or ["none"]]
+
+
+def _operand(operand: Operand, n: str) -> str:
     shapes = {
-        Space.TILE: "(M, N)",
-        Space.ROW: "(N,)",
+        Space.TILE: f"(M, {n})",
+        Space.ROW: f"({n},)",
         Space.COLUMN: "(M,)",
         Space.SCALAR: "a run-time scalar",
     }
@@ -40,9 +64,16 @@ def _operand(operand: Operand) -> str:
 # --- phases ---------------------------------------------------------------------------------------------
 
 
-def phases_text(plan: KernelPlan) -> list[str]:
-    """What a tile does phase by phase, and what the last tile to finish does behind them."""
+def phases_text(plan: KernelPlan | ChainPlan) -> list[str]:
+    """What a tile does phase by phase, and what the last tile to finish does behind them.
+
+    Of a chain, first what happens between the GEMMs.
+    """
     lines = []
+    if isinstance(plan, ChainPlan):
+        (middle,) = plan.middle.phases
+        lines.append(f"  between the GEMMs  {middle.cost:.0f} issue slots an element")
+        lines += [f"     {line}" for line in _phase(plan.middle.spec, middle, "hands on")]
     for number, phase in enumerate(plan.program.phases):
         lines.append(f"  {number}  {phase.cost:.0f} issue slots an element")
         lines += [f"     {line}" for line in _phase(plan.program.spec, phase)]
@@ -52,7 +83,7 @@ def phases_text(plan: KernelPlan) -> list[str]:
     return lines
 
 
-def _phase(spec: FusedSpec, phase: Phase) -> list[str]:
+def _phase(spec: FusedSpec, phase: Phase, stores: str = "stores") -> list[str]:
     said = [f"accumulators hold {spec.nodes[phase.content].name}"]
     streamed = [o for o in phase.tiles if moves_rows(spec, spec.operands[o])]
     if streamed:
@@ -71,7 +102,7 @@ def _phase(spec: FusedSpec, phase: Phase) -> list[str]:
     for r in phase.reductions:
         said.append(f"reduces {spec.nodes[spec.nodes[r].inputs[0]].name} by {spec.nodes[r].op}")
     if phase.stores:
-        said.append(f"stores {_outputs(spec, phase.stores)}")
+        said.append(f"{stores} {_outputs(spec, phase.stores)}")
     return said
 
 
@@ -110,26 +141,52 @@ _SCOPES = {
 }
 
 
-def kernel_text(p: KernelPlan, name: str) -> list[str]:
+_WEIGHTS = {
+    "resident": "all stay in shared memory",
+    "resident_first": "the first link's stay in shared memory, the second's pass through a ring of {} blocks",
+    "streamed": "pass through a ring of {} blocks",
+}
+
+
+def kernel_text(p: KernelPlan | ChainPlan, name: str) -> list[str]:
     """How a kernel runs, what it occupies, how long it should take, and what was decided."""
     rows = [
         ("name", name),
+        *(_chain_kernel(p) if isinstance(p, ChainPlan) else _kernel(p)),
+        ("shared", f"{p.shared_bytes} bytes of {find(p.gpu).shared_bytes}"),
+        ("time", _time(p)),
+    ]
+    return [f"  {label:<11}{value}" for label, value in rows] + [f"  {'':<11}{d}" for d in p.decisions]
+
+
+def _time(p: KernelPlan | ChainPlan) -> str:
+    said = f"predicted {p.predicted_us:.1f} us (a model, not a measurement), floor {p.floor_us:.1f} us"
+    if isinstance(p, ChainPlan) and p.apart_us < math.inf:
+        said += f"; as a kernel a link {p.apart_us:.1f} us"
+    return said
+
+
+def _kernel(p: KernelPlan) -> list[tuple[str, str]]:
+    return [
         ("tile", f"{p.tile_m} x {p.tile_n} x {p.tile_k}, {p.schedule}, cluster 1 x {p.cluster_n}"),
         ("pipeline", f"{p.stages} stages for A and B, {p.tile_slots} slots for tile operands"),
         ("rows", "any number" if p.max_m is None else f"at most {p.max_m}: all tiles run at once"),
         ("reductions", f"along rows: {_SCOPES[p.scope]}"),
         ("registers", f"about {p.registers} a thread of {SCHEDULES[p.schedule].registers}"),
-        ("shared", f"{p.shared_bytes} bytes of {find(p.gpu).shared_bytes}"),
-        (
-            "time",
-            f"predicted {p.predicted_us:.1f} us (a model, not a measurement), floor {p.floor_us:.1f} us",
-        ),
     ]
-    return [f"  {label:<11}{value}" for label, value in rows] + [f"  {'':<11}{d}" for d in p.decisions]
 
 
-def shape_text(c: KernelPlan | Refusal) -> str:
+def _chain_kernel(p: ChainPlan) -> list[tuple[str, str]]:
+    return [
+        ("tiles", p.shape.label),
+        ("weights", _WEIGHTS[p.weights.residence].format(p.weights.ring)),
+        ("pipeline", f"{p.tile_slots} slots a warpgroup for tile operands"),
+        ("registers", f"about {p.registers} a thread, while both GEMMs run"),
+    ]
+
+
+def shape_text(c: KernelPlan | Refusal | ChainPlan | ChainRefusal) -> str:
     """A tile shape in one line: its predicted time, or why not."""
-    if isinstance(c, Refusal):
+    if isinstance(c, Refusal | ChainRefusal):
         return f"{c.shape.label}: {c.reason}"
     return f"{c.shape.label}: predicted {c.predicted_us:.1f} us"

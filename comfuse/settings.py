@@ -95,6 +95,10 @@ STRICT: Variable[bool] = Variable(
     "COMFUSE_STRICT", _boolean, lambda: False, "0 or 1",
     "1: raise FallbackError where ComFuse would otherwise fall back to PyTorch",
 )  # fmt: skip
+CHAINS: Variable[bool] = Variable(
+    "COMFUSE_CHAINS", _boolean, lambda: False, "0 or 1",
+    "1: run two GEMMs back to back as one kernel; these kernels have not run on a GPU yet",
+)  # fmt: skip
 LOG: Variable[str] = Variable(
     "COMFUSE_LOG", _choice("debug", "info", "warning", "error"), lambda: "warning",
     "debug, info, warning, error", "if set, messages of at least this level are printed",
@@ -134,7 +138,7 @@ BUILD_TIMEOUT: Variable[float] = Variable(
 )  # fmt: skip
 
 TABLE: tuple[Variable[Any], ...] = (
-    CACHE_DIR, JIT, STRICT, LOG, DUMP_DIR, CUTLASS_DIR, NVCC_FLAGS, COMPILER_LAUNCHER, LIBRARY,
+    CACHE_DIR, JIT, STRICT, CHAINS, LOG, DUMP_DIR, CUTLASS_DIR, NVCC_FLAGS, COMPILER_LAUNCHER, LIBRARY,
     MAX_JOBS, BUILD_TIMEOUT,
 )  # fmt: skip
 
@@ -161,6 +165,10 @@ def jit() -> Jit:
 
 def strict() -> bool:
     return STRICT.get()
+
+
+def chains() -> bool:
+    return CHAINS.get()
 
 
 def log() -> str:

@@ -4,4 +4,8 @@ No torch, no CUDA, no files but its own templates, no environment, no clock: the
 same bytes on any machine.  The stages, in order::
 
     spec -> passes.normalize -> phases.split -> plan.plan -> emit.emit
+
+and of GEMMs back to back, link by link up to the plan::
+
+    chain -> chain.normalize_chain -> phases.split -> plan.chain.plan_chain -> emit.emit_chain
 """

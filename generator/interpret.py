@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.ops import AXES, ELEMENTWISE, REDUCTIONS, Reduction
+from comfuse.generator.ops.ieee import to_bf16, to_fp16
 from comfuse.generator.passes.infer import spaces
-from comfuse.generator.spec import FusedSpec, Node, Space
+from comfuse.generator.spec import DType, FusedSpec, Node, Space
 
 if TYPE_CHECKING:
     from comfuse.generator.phases import PhaseProgram
@@ -79,6 +81,40 @@ def interpret_phases(
         step.lost |= {i for i, node in enumerate(spec.nodes) if node.op == "gemm"}
         outputs.update({o: step.value(spec.outputs[o].node) for o in stores})
     return [outputs[o] for o in range(len(spec.outputs))]
+
+
+def interpret_chain(
+    chain: ChainSpec,
+    gemm: Matrix | Sequence[Matrix],
+    factors: Sequence[Matrix],
+    operands: Sequence[Value],
+) -> list[Value]:
+    """The outputs of a chain.
+
+    Args:
+        chain: a verified chain.
+        gemm: the result of the first link's GEMM, as :func:`interpret` takes it.
+        factors: B of each later link, N rows of K.
+        operands: of all links, link by link.
+
+    Returns:
+        The outputs of the last link, as of :func:`interpret`.
+    """
+    rest = list(operands)
+    outputs: list[Value] = []
+    for number, link in enumerate(chain.links):
+        if number > 0:
+            gemm = _times(cast(Matrix, outputs[0]), factors[number - 1], link.dtype)
+        own, rest = rest[: len(link.operands)], rest[len(link.operands) :]
+        outputs = interpret(link, gemm, own)
+    return outputs
+
+
+def _times(a: Matrix, b: Matrix, dtype: DType) -> Matrix:
+    """``a @ b.T``, where ``a`` is rounded to the factors' element type first."""
+    to_element = {DType.BF16: to_bf16, DType.FP16: to_fp16}[dtype]
+    rounded = [[to_element(x) for x in row] for row in a]
+    return [[sum(x * y for x, y in zip(row, column, strict=True)) for column in b] for row in rounded]
 
 
 def _products(spec: FusedSpec, gemm: Matrix | Sequence[Matrix]) -> list[Matrix]:

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from bench.programs import graphs, norms
+from bench.programs import chains, graphs, norms
 from bench.programs.dtypes import DTYPES
-from bench.workloads import GraphWorkload, NormWorkload, Workload
+from bench.workloads import ChainWorkload, GraphWorkload, NormWorkload, Workload
 
 __all__ = ["DTYPES", "Inputs", "gemm", "make_inputs", "outputs", "program"]
 
@@ -28,7 +28,7 @@ class Inputs(Protocol):
         ...
 
     def gemms(self) -> list[tuple[Tensor, Tensor]]:
-        """The factors (M, K) and (K, N) of each product."""
+        """The factors (M, K) and (K, N) of each product; of a chain, of each link."""
         ...
 
     def rows(self, rows: Tensor) -> Inputs:
@@ -42,6 +42,8 @@ def make_inputs(w: Workload, seed: int = 1, device: str = "cuda") -> Inputs:
     """Random inputs whose GEMM has unit variance."""
     if isinstance(w, GraphWorkload):
         return graphs.make_inputs(w, seed, device)
+    if isinstance(w, ChainWorkload):
+        return chains.make_inputs(w, seed, device)
     assert isinstance(w, NormWorkload)
     return norms.make_inputs(w, seed, device)
 
@@ -53,6 +55,8 @@ def program(w: Workload) -> Callable[..., Any]:
     """
     if isinstance(w, GraphWorkload):
         return graphs.GRAPHS[w.graph].function
+    if isinstance(w, ChainWorkload):
+        return chains.program(w)
     assert isinstance(w, NormWorkload)
     return norms.program(w)
 

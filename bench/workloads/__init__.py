@@ -1,4 +1,4 @@
-"""What is measured: families of workloads, each a program behind a GEMM at one shape.
+"""What is measured: families of workloads, each a program behind a GEMM, or two of them, at one shape.
 
 Pure data: nothing here needs torch or a GPU.
 """
@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bench.workloads.base import Workload
+from bench.workloads.chains import B2B, ChainWorkload
 from bench.workloads.graphs import EPILOGUES, GRAPHS, GraphWorkload
 from bench.workloads.norms import POSTNORM, RMSNORM, NormWorkload
 
 __all__ = [
+    "B2B",
     "EPILOGUES",
     "FAMILIES",
     "GRAPHS",
     "POSTNORM",
     "RMSNORM",
+    "ChainWorkload",
     "GraphWorkload",
     "NormWorkload",
     "Workload",
@@ -29,6 +32,7 @@ FAMILIES: dict[str, tuple[Workload, ...]] = {
     "rmsnorm": RMSNORM,
     "graphs": GRAPHS,
     "epilogues": EPILOGUES,
+    "b2b": B2B,
 }
 
 
@@ -42,7 +46,8 @@ def by_name(name: str) -> Workload:
 
 
 def select(family: str, shapes: Iterable[str] = ()) -> tuple[Workload, ...]:
-    """The workloads of a family, all of them or those of the shapes given as ``MxNxK``, or of the names.
+    """The workloads of a family, all of them or those of the shapes given as ``MxNxK`` (chains:
+    ``MxKxHxN``), or of the names.
 
     Raises:
         ValueError: the family, or one of the shapes, does not exist.

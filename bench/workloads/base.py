@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 # Ceilings measured on an H200: a device-to-device copy, bytes read plus bytes written, and a bf16
 # 8192 x 8192 x 8192 torch.mm on random data.  The floor of a workload is the larger of its two times.
@@ -28,6 +28,8 @@ class Workload(ABC):
     dtype: str = "bf16"
     goal: float | None = None
     against: Literal["mm", "inductor"] = "mm"
+    axes: ClassVar[str] = "M,N,K"  # what the numbers of its label are
+    roundings: ClassVar[int] = 1  # of a value, in a program that rounds as seldom as a kernel does
 
     @property
     def shape(self) -> str:

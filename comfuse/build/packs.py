@@ -21,8 +21,7 @@ from comfuse.errors import BuildError, ComFuseError
 _LOGGER = logging.getLogger("comfuse")
 LARGEST = 8  # kernels of a pack: more would leave processors idle at the end
 _BYTES_A_PACK = 2e9  # of memory, while it is compiled
-_HEADER = "#include <comfuse/sm90/fused_gemm.hpp>\n\nnamespace cf = comfuse;\n"
-_PREAMBLE = re.compile(r"#include <comfuse/sm90/fused_gemm.hpp>\n+namespace cf = comfuse;\n")
+_PREAMBLE = re.compile(r"(#include <comfuse/sm90/fused_(?:gemm|chain).hpp>\n)\n*namespace cf = comfuse;\n")
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,14 @@ class Pack:
 
 def combined(sources: Sequence[Source]) -> Pack:
     """The translation unit that exports all kernels of ``sources``, which are emitted ones."""
-    bodies = []
+    bodies, includes = [], set()
     for i, source in enumerate(sources):
+        includes |= set(_PREAMBLE.findall(source.text))
         body, count = _PREAMBLE.subn("", source.text)
         if count != 1:
             raise ValueError(f"{source.name} does not begin as kernels do")
         bodies.append(f"namespace pack{i} {{\n{body}}}  // namespace pack{i}\n")
-    text = _HEADER + "\n" + "\n".join(bodies)
+    text = "".join(sorted(includes)) + "\nnamespace cf = comfuse;\n\n" + "\n".join(bodies)
     return Pack(f"cf_pack_{cache.hash_text(text)[:12]}", text)
 
 

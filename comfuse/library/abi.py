@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 MAX_OPERANDS = 16
 MAX_OUTPUTS = 8
 MAX_SCALARS = 16
-MAX_PRODUCTS = 2
+MAX_FACTORS = 3
 
 
 class Tensor(ctypes.Structure):
@@ -32,7 +32,7 @@ class Args(ctypes.Structure):
         ("k", ctypes.c_int64),
         ("batches", ctypes.c_int64),
         ("a", Tensor),
-        ("b", Tensor * MAX_PRODUCTS),
+        ("b", Tensor * MAX_FACTORS),
         ("operands", Tensor * MAX_OPERANDS),
         ("outputs", Tensor * MAX_OUTPUTS),
         ("scalars", ctypes.c_float * MAX_SCALARS),

@@ -1,4 +1,4 @@
-"""Any spec, as a function call."""
+"""Any spec or chain, as a function call."""
 
 from __future__ import annotations
 
@@ -20,27 +20,30 @@ _NO_GRADIENT = (
 
 @constant_when_traced
 def _outputs(spec: str) -> int:
-    return len(_parse(spec).spec.outputs)
+    return len(_parse(spec).outputs)
 
 
 def region(
     spec: str, a: Tensor, b: Tensor, operands: Sequence[Tensor] = (), scalars: Sequence[float] = ()
 ) -> list[Tensor]:
-    """Runs a spec, given as its canonical text, as one fused kernel.
+    """Runs a spec or a chain, given as its canonical text, as one fused kernel.
 
     Args:
-        spec: ``FusedSpec.text()``.
+        spec: ``FusedSpec.text()`` or ``ChainSpec.text()``.
         a: (..., K) in the spec's dtype, or (batch, M, K) for a batched spec, in the layout that the spec
             names.  One whose rows (columns, where M is contiguous) cannot be walked with a single stride, or
             that is not aligned to 16 bytes, is copied first (counted); the same holds for ``b`` and for tile
             operands that are not strided.
         b: (N, K) in the spec's dtype, for a batched spec also (batch, N, K).
         operands: the second product's B, if the spec has two products, then the spec's non-scalar operands in
-            order, in the spec's dtypes.  A tile: (..., N) with a's leading sizes or (M, N), for a strided one
+            order, in the spec's dtypes; of a chain, then the B of its second link and the operands of that
+            one, over its own N.  A tile: (..., N) with a's leading sizes or (M, N), for a strided one
             whatever broadcasts to that; its leading dimensions are walked in two strides, and copied first
             (counted) where that cannot be.  A row vector: (N,), for a batched spec also (batch, N) or
             (batch, 1, N).  A column vector: a's leading sizes, with or without a 1 behind them, or (M,).
-        scalars: the scalar operands in order.
+        scalars: the scalar operands in order, of a chain link by link.
+
+    A chain that cannot be one kernel here runs as one region a link, which is counted.
 
     Returns:
         One tensor an output, contiguous, with a's leading sizes L: (*L, N) for a tile, or

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from comfuse.generator.phases.access import moves_rows
-from comfuse.generator.spec import Operand, Output, Space
+from comfuse.generator.spec import Output, Space
 from comfuse.ops import memory
-from comfuse.ops.programs import Program, Sizes
+from comfuse.ops.programs import Factor, Input, Program, Sizes
 from comfuse.reference import TORCH_DTYPES
 
 _OP = "region"
@@ -29,29 +29,28 @@ def check(
     program: Program, a: Tensor, b: Tensor, operands: Sequence[Tensor], scalars: Sequence[float]
 ) -> None:
     """Raises ShapeError, DTypeError, DeviceError or ArgumentError, naming the argument."""
-    spec = program.spec
-    check_count("operands", len(operands), len(program.tensors) + spec.products - 1)
+    check_count("operands", len(operands), len(program.tensors) + len(program.factors) - 1)
     if len(scalars) < program.scalar_count:
         check_count("scalars", len(scalars), program.scalar_count)
     factors, rest = program.split(b, operands)
-    dtype = TORCH_DTYPES[spec.dtype]
+    dtype = TORCH_DTYPES[program.dtype]
     if not _is_a(program, a):
         raise _shape("a", a, allowed_a(program))
     _check_kind("a", a, a, dtype)
-    shapes = [(spec.n, spec.k), (a.shape[0], spec.n, spec.k)] if spec.batched else [(spec.n, spec.k)]
-    for name, factor in zip(program.factor_names, factors, strict=True):
-        if not _is_any(factor.shape, shapes):
-            raise _shape(name, factor, allowed_b(program), a if spec.batched else None)
-        _check_kind(name, a, factor, dtype)
-    for operand, tensor in zip(program.tensors, rest, strict=True):
-        _check_kind(operand.name, a, tensor, TORCH_DTYPES[operand.dtype])
-        if not _fits(program, operand, tuple(a.shape[:-1]), tuple(tensor.shape)):
-            raise _shape(operand.name, tensor, allowed_operand(program, operand), a)
+    for factor, tensor in zip(program.factors, factors, strict=True):
+        shape = (factor.n, factor.k)
+        if not _is_any(tensor.shape, [shape, (a.shape[0], *shape)] if program.batched else [shape]):
+            raise _shape(factor.name, tensor, allowed_b(program, factor), a if program.batched else None)
+        _check_kind(factor.name, a, tensor, dtype)
+    for input, tensor in zip(program.tensors, rest, strict=True):
+        _check_kind(input.name, a, tensor, TORCH_DTYPES[input.operand.dtype])
+        if not _fits(program, input, tuple(a.shape[:-1]), tuple(tensor.shape)):
+            raise _shape(input.name, tensor, allowed_operand(program, input), a)
 
 
 def check_outputs(program: Program, a: Tensor, out: Sequence[Tensor]) -> None:
     """The same for tensors that the caller gives for the outputs; the other arguments have been checked."""
-    check_count("out", len(out), len(program.spec.outputs))
+    check_count("out", len(out), len(program.outputs))
     shapes = program.output_shapes(a.shape[:-1])
     for i, (tensor, shape, dtype) in enumerate(zip(out, shapes, program.output_dtypes, strict=True)):
         if not _are_equal(tensor.shape, shape):
@@ -68,8 +67,9 @@ def check_places(
         ArgumentError: naming the output.
     """
     factors, rest = program.split(b, operands)
-    others = [("a", a), *zip(program.factor_names, factors, strict=True)]
-    others += [(operand.name, t) for operand, t in zip(program.tensors, rest, strict=True)]
+    others = [("a", a)]
+    others += [(known.name, t) for known, t in zip(program.factors, factors, strict=True)]
+    others += [(known.name, t) for known, t in zip(program.tensors, rest, strict=True)]
     for i, tensor in enumerate(out):
         name = f"out[{i}]"
         if memory.may_overlap_itself(tensor):
@@ -78,23 +78,23 @@ def check_places(
             if memory.may_overlap(tensor, other):
                 raise ArgumentError(_OP, name, f"in memory that {other_name} is in too", "memory of its own")
         others.append((name, tensor))
-    for i, (output, space) in enumerate(zip(program.spec.outputs, program.output_spaces, strict=True)):
+    for i, (output, space) in enumerate(zip(program.outputs, program.output_spaces, strict=True)):
         _check_strides(program, f"out[{i}]", output, space, out[i])
 
 
 def _is_a(program: Program, a: Tensor) -> bool:
-    if program.spec.batched:
+    if program.batched:
         ranked = a.ndim == 3
     else:
         ranked = a.ndim >= (2 if program.splits_heads else 1)
-    return ranked and _is_equal(a.shape[-1], program.spec.k)
+    return ranked and _is_equal(a.shape[-1], program.k)
 
 
-def _fits(program: Program, operand: Operand, lead: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    n = program.spec.n
+def _fits(program: Program, input: Input, lead: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    n, operand = input.n, input.operand
     if operand.space is Space.TILE and operand.strided and _broadcasts(shape, (*lead, n)):
         return True
-    if program.spec.batched:
+    if program.batched:
         batch, m = lead
         shapes = {
             Space.ROW: [(n,), (1, n), (batch, n), (1, 1, n), (batch, 1, n)],
@@ -143,17 +143,17 @@ def _is_equal(size: int | torch.SymInt, other: int | torch.SymInt) -> bool:
 
 
 def allowed_a(program: Program) -> str:
-    shape = "(batch, M, K)" if program.spec.batched else "(..., S, K)" if program.splits_heads else "(..., K)"
-    return f"{shape} with K = {program.spec.k}"
+    shape = "(batch, M, K)" if program.batched else "(..., S, K)" if program.splits_heads else "(..., K)"
+    return f"{shape} with K = {program.k}"
 
 
-def allowed_b(program: Program) -> str:
-    n, k = program.spec.n, program.spec.k
-    return f"({n}, {k}) or (batch, {n}, {k})" if program.spec.batched else f"({n}, {k})"
+def allowed_b(program: Program, factor: Factor) -> str:
+    n, k = factor.n, factor.k
+    return f"({n}, {k}) or (batch, {n}, {k})" if program.batched else f"({n}, {k})"
 
 
-def allowed_operand(program: Program, operand: Operand) -> str:
-    n, batched = program.spec.n, program.spec.batched
+def allowed_operand(program: Program, input: Input) -> str:
+    n, batched, operand = input.n, program.batched, input.operand
     if operand.space is Space.ROW:
         return f"({n},), (batch, {n}) or (batch, 1, {n})" if batched else f"({n},)"
     if operand.space is Space.COLUMN:
@@ -184,8 +184,8 @@ def _check_kind(name: str, a: Tensor, tensor: Tensor, dtype: torch.dtype) -> Non
 def _check_strides(program: Program, name: str, output: Output, space: Space, tensor: Tensor) -> None:
     if space in (Space.ROW, Space.SCALAR) or tensor.numel() == 0:
         return
-    places = memory.places(tensor, batched=program.spec.batched, space=space, heads=output.heads is not None)
-    if space is Space.TILE and not moves_rows(program.spec, output):
+    places = memory.places(tensor, batched=program.batched, space=space, heads=output.heads is not None)
+    if space is Space.TILE and not moves_rows(program.links[-1], output):
         if len(places.rows) > 2:
             raise _strides(name, tensor, "rows that at most two strides walk")
         return

@@ -1,4 +1,4 @@
-"""``CfProgram`` of csrc/binding/table.h: what the binding has to know of a spec."""
+"""``CfProgram`` of csrc/binding/table.h: what the binding has to know of a spec or a chain."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ class Slot(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_char_p),
         ("allowed", ctypes.c_char_p),
+        ("n", ctypes.c_int64),
+        ("k", ctypes.c_int64),
+        ("heads", ctypes.c_int64),
+        ("place", ctypes.c_int32),
         ("space", ctypes.c_int32),
         ("dtype", ctypes.c_int32),
-        ("heads", ctypes.c_int64),
         ("strided", ctypes.c_int32),
         ("whole_rows", ctypes.c_int32),
     )
@@ -34,10 +37,8 @@ class Facts(ctypes.Structure):
     """``CfProgram``."""
 
     _fields_ = (
-        ("n", ctypes.c_int64),
-        ("k", ctypes.c_int64),
         ("group", ctypes.c_int64),
-        ("products", ctypes.c_int32),
+        ("factor_count", ctypes.c_int32),
         ("a_major", ctypes.c_int32),
         ("b_major", ctypes.c_int32),
         ("batched", ctypes.c_int32),
@@ -46,7 +47,7 @@ class Facts(ctypes.Structure):
         ("scalar_count", ctypes.c_int32),
         ("reserved", ctypes.c_int32),
         ("a", Slot),
-        ("b", Slot * abi.MAX_PRODUCTS),
+        ("b", Slot * abi.MAX_FACTORS),
         ("operands", Slot * abi.MAX_OPERANDS),
         ("outputs", Slot * abi.MAX_OUTPUTS),
     )
@@ -56,61 +57,64 @@ def facts(program: Program) -> Facts:
     """What the binding has to know of a program.
 
     Raises:
-        ArgumentError: more operands, outputs or scalars than a kernel can take.
+        ArgumentError: more factors, operands, outputs or scalars than a kernel can take.
     """
-    spec = program.spec
+    first, last = program.links[0], program.links[-1]
     for what, count, most in (
+        ("factors", len(program.factors), abi.MAX_FACTORS),
         ("operands", len(program.tensors), abi.MAX_OPERANDS),
-        ("outputs", len(spec.outputs), abi.MAX_OUTPUTS),
+        ("outputs", len(program.outputs), abi.MAX_OUTPUTS),
         ("scalars", program.scalar_count, abi.MAX_SCALARS),
     ):
         if count > most:
             raise ArgumentError("region", what, f"a list of {count}", f"at most {most}")
     result = Facts(
-        n=spec.n,
-        k=spec.k,
-        group=spec.group or 0,
-        products=spec.products,
-        a_major=_MAJORS[spec.a_major],
-        b_major=_MAJORS[spec.b_major],
-        batched=spec.batched,
+        group=program.group or 0,
+        factor_count=len(program.factors),
+        a_major=_MAJORS[first.a_major],
+        b_major=_MAJORS[first.b_major],
+        batched=program.batched,
         operand_count=len(program.tensors),
-        output_count=len(spec.outputs),
+        output_count=len(program.outputs),
         scalar_count=program.scalar_count,
-        a=_slot("a", checks.allowed_a(program), Space.TILE, spec.dtype),
+        a=_slot("a", checks.allowed_a(program), Space.TILE, program.dtype, k=program.k),
     )
-    for i, name in enumerate(program.factor_names):
-        result.b[i] = _slot(name, checks.allowed_b(program), Space.TILE, spec.dtype)
-    for i, operand in enumerate(program.tensors):
+    for i, factor in enumerate(program.factors):
+        result.b[i] = _slot(
+            factor.name,
+            checks.allowed_b(program, factor),
+            Space.TILE,
+            program.dtype,
+            n=factor.n,
+            k=factor.k,
+            place=factor.place,
+        )
+    for i, tensor in enumerate(program.tensors):
+        operand = tensor.operand
         result.operands[i] = _slot(
             operand.name,
-            checks.allowed_operand(program, operand),
+            checks.allowed_operand(program, tensor),
             operand.space,
             operand.dtype,
+            n=tensor.n,
+            place=tensor.place,
             strided=operand.strided,
-            whole_rows=moves_rows(spec, operand),
+            whole_rows=moves_rows(tensor.link, operand),
         )
-    for i, (output, space) in enumerate(zip(spec.outputs, program.output_spaces, strict=True)):
+    for i, (output, space) in enumerate(zip(program.outputs, program.output_spaces, strict=True)):
         result.outputs[i] = _slot(
             output.name,
             "",
             space,
             output.dtype,
+            n=program.n,
             heads=output.heads or 0,
             strided=output.strided,
-            whole_rows=moves_rows(spec, output),
+            whole_rows=moves_rows(last, output),
         )
     return result
 
 
-def _slot(
-    name: str,
-    allowed: str,
-    space: Space,
-    dtype: DType,
-    *,
-    heads: int = 0,
-    strided: bool = False,
-    whole_rows: bool = True,
-) -> Slot:
-    return Slot(name.encode(), allowed.encode(), _SPACES[space], _DTYPES[dtype], heads, strided, whole_rows)
+def _slot(name: str, allowed: str, space: Space, dtype: DType, **numbers: int) -> Slot:
+    kind = {"space": _SPACES[space], "dtype": _DTYPES[dtype]}
+    return Slot(name=name.encode(), allowed=allowed.encode(), **kind, **numbers)

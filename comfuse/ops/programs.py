@@ -1,4 +1,8 @@
-"""What the ops know of a spec's text: parsed once, taken apart in the way of a call's arguments."""
+"""What the ops know of a text: parsed once, taken apart in the way of a call's arguments.
+
+The text is that of a spec, or of a chain, whose links the ops read one after the other: the factors and then
+the operands of each.  A call's operands come in the same order, and all factors but the first are among them.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,10 @@ import torch
 from torch import Tensor
 
 from comfuse.errors import SpecError
+from comfuse.generator.chain import ChainSpec, parse_program, verify_chain
 from comfuse.generator.passes import normalize
 from comfuse.generator.passes.infer import spaces
-from comfuse.generator.spec import FusedSpec, Operand, Output, Space
+from comfuse.generator.spec import DType, FusedSpec, Operand, Output, Space
 from comfuse.reference import TORCH_DTYPES
 
 Sizes = Sequence[int]
@@ -20,46 +25,119 @@ _ROW_BLOCK = 128
 
 
 @dataclass(frozen=True)
-class Program:
-    """A spec, and which of a call's arguments are what of it."""
+class Factor:
+    """The B of a product, (n, k).  ``place``: which of a call's operands it is; -1: none, the call's b."""
 
-    spec: FusedSpec
+    name: str
+    n: int
+    k: int
+    place: int
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor operand of a link, over the (M, N) of that link.  ``place``: which of a call's operands."""
+
+    operand: Operand
+    link: FusedSpec
+    place: int
+
+    @property
+    def name(self) -> str:
+        return self.operand.name
+
+    @property
+    def n(self) -> int:
+        return self.link.n
+
+
+@dataclass(frozen=True)
+class Program:
+    """A spec or a chain, and which of a call's arguments are what of it.
+
+    ``links``: the spec itself, or those of the chain.
+    """
+
+    spec: FusedSpec | ChainSpec
+    links: tuple[FusedSpec, ...]
+    factors: tuple[Factor, ...]
+    tensors: tuple[Input, ...]
     output_spaces: tuple[Space, ...]
 
-    @cached_property
-    def tensors(self) -> tuple[Operand, ...]:
-        """The operands that are tensors."""
-        return tuple(operand for operand in self.spec.operands if operand.space is not Space.SCALAR)
+    @staticmethod
+    def of(spec: FusedSpec | ChainSpec) -> Program:
+        """The program of a spec that has been verified."""
+        links = (spec,) if isinstance(spec, FusedSpec) else spec.links
+        factors: list[Factor] = []
+        tensors: list[Input] = []
+        for number, link in enumerate(links):
+            for product in range(link.products):
+                place = len(factors) + len(tensors) - 1
+                factors.append(Factor(_factor_name(number, product), link.n, link.k, place))
+            for operand in link.operands:
+                if operand.space is not Space.SCALAR:
+                    tensors.append(Input(operand, link, len(factors) + len(tensors) - 1))
+        last = links[-1]
+        found = spaces(last)
+        return Program(
+            spec, links, tuple(factors), tuple(tensors), tuple(found[output.node] for output in last.outputs)
+        )
+
+    @property
+    def is_chain(self) -> bool:
+        return len(self.links) > 1
+
+    @property
+    def k(self) -> int:
+        """Columns of A."""
+        return self.links[0].k
+
+    @property
+    def n(self) -> int:
+        """Columns of the outputs."""
+        return self.links[-1].n
+
+    @property
+    def group(self) -> int | None:
+        return self.links[-1].group
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of all factors."""
+        return self.links[0].dtype
+
+    @property
+    def batched(self) -> bool:
+        return self.links[0].batched
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        return self.links[-1].outputs
 
     @cached_property
     def scalar_count(self) -> int:
-        return len(self.spec.operands) - len(self.tensors)
-
-    @cached_property
-    def factor_names(self) -> tuple[str, ...]:
-        """How messages call the B of each product."""
-        return ("b", "b1")[: self.spec.products]
+        return sum(operand.space is Space.SCALAR for link in self.links for operand in link.operands)
 
     @cached_property
     def splits_heads(self) -> bool:
-        return any(output.heads is not None for output in self.spec.outputs)
+        return any(output.heads is not None for output in self.outputs)
 
     def split(self, b: Tensor, operands: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """The B of each product, and the operands of the spec: the second B comes first among a call's."""
-        second = self.spec.products - 1
-        return [b, *operands[:second]], list(operands[second:])
+        """The B of each product, and the operands of the links."""
+        factors = [b, *(operands[factor.place] for factor in self.factors[1:])]
+        return factors, [operands[tensor.place] for tensor in self.tensors]
 
     def rows(self, leading: torch.Size) -> int:
         """What kernels are chosen by: all rows, those that pad a batch to whole row blocks included."""
-        if not self.spec.batched or leading[0] == 1:
+        if not self.batched or leading[0] == 1:
             return leading.numel()
         batch, m = leading
         return batch * -(-m // _ROW_BLOCK) * _ROW_BLOCK
 
     def output_shape(self, output: Output, space: Space, leading: Sizes) -> tuple[int, ...]:
         """The shape of an output, for an A with these leading sizes."""
-        n, lead = self.spec.n, tuple(leading)
-        of_batches = lead[:1] if self.spec.batched else ()
+        n, lead = self.n, tuple(leading)
+        of_batches = lead[:1] if self.batched else ()
         if space is Space.SCALAR:
             return of_batches
         if space is Space.ROW:
@@ -67,8 +145,8 @@ class Program:
         if space is Space.COLUMN:
             return lead
         if space is Space.GROUP:
-            assert self.spec.group is not None
-            return (*lead, n // self.spec.group)
+            assert self.group is not None
+            return (*lead, n // self.group)
         if output.heads is not None:
             return (*lead[:-1], n // output.heads, lead[-1], output.heads)
         return (*lead, n)
@@ -76,24 +154,34 @@ class Program:
     def output_shapes(self, leading: Sizes) -> list[tuple[int, ...]]:
         return [
             self.output_shape(output, space, leading)
-            for output, space in zip(self.spec.outputs, self.output_spaces, strict=True)
+            for output, space in zip(self.outputs, self.output_spaces, strict=True)
         ]
 
     @cached_property
     def output_dtypes(self) -> tuple[torch.dtype, ...]:
-        return tuple(TORCH_DTYPES[output.dtype] for output in self.spec.outputs)
+        return tuple(TORCH_DTYPES[output.dtype] for output in self.outputs)
+
+
+def _factor_name(link: int, product: int) -> str:
+    """How messages call a B: b, b1 of the first link; w1, w1_1 of the next."""
+    if link == 0:
+        return f"b{product or ''}"
+    return f"w{link}_{product}" if product else f"w{link}"
 
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Program:
-    """The program behind a spec's canonical text.
+    """The program behind the canonical text of a spec or a chain.
 
     Raises:
-        SpecError: the text is not that of a spec, or the spec is malformed.
+        SpecError: the text is of neither, or what it is of is malformed.
     """
     try:
-        spec = FusedSpec.parse(text)
+        spec = parse_program(text)
     except ValueError as e:
         raise SpecError("spec", str(e)) from None
-    normalize(spec)  # verifies
-    return Program(spec, tuple(spaces(spec)[output.node] for output in spec.outputs))
+    if isinstance(spec, FusedSpec):
+        normalize(spec)  # verifies
+    else:
+        verify_chain(spec)
+    return Program.of(spec)

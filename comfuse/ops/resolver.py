@@ -8,6 +8,7 @@ import os
 import re
 import threading
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,10 +16,16 @@ from torch import Tensor
 from comfuse import errors, fallbacks, library, settings
 from comfuse.build import build
 from comfuse.errors import ComFuseError, JitDisabledError, PlanError, ToolchainError
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan import GPUS, plan
+from comfuse.generator.plan.chain import plan_chain
+from comfuse.generator.spec import FusedSpec
 from comfuse.library import LoadedKernel, lookup
 from comfuse.library.rows import M_CLASSES, classes_on, m_class, served
 from comfuse.ops import native, programs
+
+if TYPE_CHECKING:
+    from comfuse.generator.emit import KernelSource
 
 __all__ = [
     "M_CLASSES",
@@ -33,19 +40,21 @@ __all__ = [
     "unsupported_gpu",
 ]
 
+_UNPROVEN = "kernels of two GEMMs back to back have been compiled but not run on a GPU yet; COMFUSE_CHAINS=1 runs them"
 _LOCK = threading.RLock()
 _PENDING = threading.local()  # the exception behind the message that C++ is carrying
 # Why a spec is not fused, by (spec, class of rows, device), and the environment that this depends on.
 _REFUSED: dict[tuple[str, int | None, int], tuple[str, tuple[str | None, ...]]] = {}
 _ENVIRONMENT = (
-    "COMFUSE_JIT", "COMFUSE_LIBRARY", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR", "CUDA_HOME", "CUDA_PATH",
+    "COMFUSE_CHAINS", "COMFUSE_JIT", "COMFUSE_LIBRARY", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR", "CUDA_HOME", "CUDA_PATH",
     "PATH",
 )  # fmt: skip
 
 
 def classes_of(spec: str, device: int) -> tuple[int, ...]:
     """The upper bounds of a spec's classes of rows on a device (:func:`comfuse.library.rows.classes_on`)."""
-    return classes_on(programs.parse(spec).spec, planner_gpu(device))
+    program = programs.parse(spec).spec
+    return M_CLASSES if isinstance(program, ChainSpec) else classes_on(program, planner_gpu(device))
 
 
 def resolve(spec: str, rows: int, device: int) -> int | str:
@@ -84,15 +93,15 @@ def _register(spec: str, hint: int | None, device: int) -> str:
     unsupported = unsupported_gpu(device)
     if unsupported:
         return unsupported
+    if isinstance(programs.parse(spec).spec, ChainSpec) and not settings.chains():
+        return _UNPROVEN
     classes = classes_of(spec, device)
     kernel = _shelved(spec, hint, device)
     if kernel is not None:
         native.register(spec, kernel, *served(hint, classes))
         return ""
-    from comfuse.generator.emit import emit  # its template engine is not needed before the first build
-
     try:
-        source = emit(plan(programs.parse(spec).spec, planner_gpu(device), hint))
+        source = _source(programs.parse(spec).spec, planner_gpu(device), hint)
     except PlanError as e:
         return str(e)
     try:
@@ -111,14 +120,26 @@ def shelved(spec: str, rows: int, device: int) -> LoadedKernel | None:
 
 
 def _shelved(spec: str, hint: int | None, device: int) -> LoadedKernel | None:
-    rows = served(hint, classes_of(spec, device))
-    return lookup.kernel(programs.parse(spec).spec, rows, planner_gpu(device))
+    program = programs.parse(spec).spec
+    if isinstance(program, ChainSpec):  # libraries have none
+        return None
+    return lookup.kernel(program, served(hint, classes_of(spec, device)), planner_gpu(device))
 
 
 def _why_no_library(spec: str, hint: int | None, device: int) -> list[str]:
-    rows = served(hint, classes_of(spec, device))
-    answers = lookup.why_not(programs.parse(spec).spec, rows, planner_gpu(device))
+    program = programs.parse(spec).spec
+    if isinstance(program, ChainSpec):
+        return []
+    answers = lookup.why_not(program, served(hint, classes_of(spec, device)), planner_gpu(device))
     return [f"kernel library {folder}: {reason}" for folder, reason in answers]
+
+
+def _source(spec: FusedSpec | ChainSpec, gpu: str, rows: int | None) -> KernelSource:
+    from comfuse.generator.emit import emit, emit_chain  # the template engine waits for the first build
+
+    if isinstance(spec, ChainSpec):
+        return emit_chain(plan_chain(spec, gpu, rows))
+    return emit(plan(spec, gpu, rows))
 
 
 @lru_cache

@@ -1,11 +1,11 @@
 """The dispatcher ops: schemas, what CPU tensors run, shapes for tracing, and the way to the C++ kernels.
 
-``comfuse::region`` runs any spec.  ``comfuse::region_1.t0`` to ``.t6`` run one with that many tensor
+``comfuse::region`` runs any spec or chain.  ``comfuse::region_1.t0`` to ``.t6`` run one with that many tensor
 operands, one output and at most two scalars, at the lowest cost a call; ``comfuse::region_2.t0`` to ``.t6``
 one with two outputs.  ``comfuse::region_out`` writes to tensors of the caller's.  On CUDA the binding
 implements them in C++; it is loaded at the first call, so that importing ComFuse compiles nothing.  On a CPU
-they evaluate the spec in float32.  ``comfuse::region_reference`` evaluates a spec on any device and counts
-that as a fallback.
+they evaluate the spec in float32.  ``comfuse::region_reference`` evaluates a spec on any device, or runs the
+links of a chain as regions of their own, and counts that as a fallback.
 
 None of them has a gradient, and none a kernel for autograd: one in Python would cost every call more than its
 launch, gradients or not, and the binding's stable interface cannot ask a tensor for its own.  So the
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from comfuse import fallbacks, reference
+from comfuse.generator.spec import FusedSpec
 from comfuse.ops import checks, native, programs, resolver
 
 MAX_FIXED = 6  # tensor operands of the fixed-arity forms
@@ -56,20 +57,36 @@ def _evaluate(spec: str, a: Tensor, b: Tensor, operands: Tensors, scalars: Seque
     program = programs.parse(spec)
     checks.check(program, a, b, operands, scalars)
     factors, rest = program.split(b, operands)
+    numbers = [float(s) for s in scalars[: program.scalar_count]]
     with torch.no_grad():
-        return reference.evaluate(
-            program.spec,
-            a,
-            factors if len(factors) > 1 else b,
-            rest,
-            [float(s) for s in scalars[: program.scalar_count]],
-        )
+        if isinstance(program.spec, FusedSpec):
+            return reference.evaluate(program.spec, a, factors, rest, numbers)
+        return reference.evaluate_chain(program.spec, a, factors, rest, numbers)
 
 
 def _fall_back(spec: str, a: Tensor, b: Tensor, operands: Tensors, scalars: Sequence[float]) -> list[Tensor]:
     if a.shape[:-1].numel() > 0:  # otherwise no kernel would have anything to do
         fallbacks.record("comfuse::region", resolver.reason(spec, a))
+    if programs.parse(spec).is_chain:
+        return _link_by_link(spec, a, b, operands, scalars)
     return _evaluate(spec, a, b, operands, scalars)
+
+
+def _link_by_link(
+    spec: str, a: Tensor, b: Tensor, operands: Tensors, scalars: Sequence[float]
+) -> list[Tensor]:
+    """A chain that is no kernel as one region a link, each of which may be a kernel."""
+    program = programs.parse(spec)
+    checks.check(program, a, b, operands, scalars)
+    results = [a]
+    arguments, numbers = [b, *operands], list(scalars[: program.scalar_count])
+    with torch.no_grad():
+        for link in map(programs.Program.of, program.links):
+            count = len(link.factors) + len(link.tensors)
+            own, arguments = arguments[:count], arguments[count:]
+            of_link, numbers = numbers[: link.scalar_count], numbers[link.scalar_count :]
+            results = GENERAL(link.links[0].text(), results[0], own[0], own[1:], of_link)
+    return results
 
 
 def _shapes(spec: str, a: Tensor, b: Tensor, operands: Tensors, scalars: Sequence[float]) -> list[Tensor]:
@@ -112,7 +129,7 @@ def _fixed(outputs: int) -> Callable[[General], Callable[..., Any]]:
         def call(spec: str, a: Tensor, b: Tensor, *rest: Any) -> Tensor | tuple[Tensor, ...]:
             operands = [x for x in rest if isinstance(x, Tensor)]
             scalars = list(rest[len(operands) :])
-            checks.check_count("outputs", outputs, len(programs.parse(spec).spec.outputs))
+            checks.check_count("outputs", outputs, len(programs.parse(spec).outputs))
             results = general(spec, a, b, operands, scalars + [0.0] * (FIXED_SCALARS - len(scalars)))
             return results[0] if outputs == 1 else tuple(results)
 

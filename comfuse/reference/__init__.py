@@ -1,4 +1,4 @@
-"""The meaning of a FusedSpec, in torch: what CPU tensors run, and what kernels are tested against.
+"""The meaning of a spec or a chain, in torch: what CPU tensors run, and what kernels are tested against.
 
 Everything between load and store is computed in one dtype (float32, or float64 for an oracle); values are
 rounded once, at the store.
@@ -6,9 +6,10 @@ rounded once, at the store.
 
 from __future__ import annotations
 
+from comfuse.reference.chain import evaluate_chain
 from comfuse.reference.dtypes import SPEC_DTYPES, TORCH_DTYPES, store
 from comfuse.reference.elementwise import ELEMENTWISE
 from comfuse.reference.evaluate import evaluate
 from comfuse.reference.reductions import MONOIDS
 
-__all__ = ["ELEMENTWISE", "MONOIDS", "SPEC_DTYPES", "TORCH_DTYPES", "evaluate", "store"]
+__all__ = ["ELEMENTWISE", "MONOIDS", "SPEC_DTYPES", "TORCH_DTYPES", "evaluate", "evaluate_chain", "store"]

@@ -54,10 +54,10 @@ bool has_leading_sizes(View const& view, int64_t leading, View const& a) {
   return true;
 }
 
-bool fits_row(Program const& program, Extent const& extent, View const& view) {
+bool fits_row(Program const& program, Slot const& slot, Extent const& extent, View const& view) {
+  int64_t const n = slot.n, batches = extent.batches;
   if (!program.batched)
-    return view.rank >= 1 && view.sizes[view.rank - 1] == program.n && product(view, view.rank) == program.n;
-  int64_t const n = program.n, batches = extent.batches;
+    return view.rank >= 1 && view.sizes[view.rank - 1] == n && product(view, view.rank) == n;
   return is(view, {n}) || is(view, {1, n}) || is(view, {batches, n}) || is(view, {1, 1, n}) ||
          is(view, {batches, 1, n});
 }
@@ -75,7 +75,7 @@ bool fits_column(Program const& program, Extent const& extent, View const& a, Vi
 
 bool fits_tile(Program const& program, Slot const& slot, Extent const& extent, View const& a,
                View const& view) {
-  int64_t const n = program.n;
+  int64_t const n = slot.n;
   if (slot.strided) {
     int64_t sizes[kMaxRank];
     for (int64_t i = 0; i + 1 < a.rank; ++i) sizes[i] = a.sizes[i];
@@ -99,7 +99,7 @@ bool broadcasts(View const& view, int64_t const* sizes, int64_t rank) {
 
 Extent check_a(Program const& program, View const& a) {
   bool const ranked = program.batched ? a.rank == 3 : program.splits_heads ? a.rank >= 2 : a.rank >= 1;
-  if (!ranked || a.rank > kMaxRank || a.sizes[a.rank - 1] != program.k) fail_shape(program.a, a);
+  if (!ranked || a.rank > kMaxRank || a.sizes[a.rank - 1] != program.a.k) fail_shape(program.a, a);
   check_kind(program.a.name, program.a, a, a);
   Extent extent;
   if (program.batched)
@@ -112,9 +112,8 @@ Extent check_a(Program const& program, View const& a) {
   return extent;
 }
 
-void check_b(Program const& program, int index, View const& a, View const& b) {
-  Slot const& slot = program.b[size_t(index)];
-  int64_t const n = program.n, k = program.k;
+void check_b(Program const& program, Slot const& slot, View const& a, View const& b) {
+  int64_t const n = slot.n, k = slot.k;
   if (!is(b, {n, k}) && !(program.batched && is(b, {a.sizes[0], n, k}))) {
     if (program.batched) fail_shape(slot, b, a);
     fail_shape(slot, b);
@@ -125,7 +124,7 @@ void check_b(Program const& program, int index, View const& a, View const& b) {
 void check_operand(Program const& program, Extent const& extent, View const& a, Slot const& slot,
                    View const& operand) {
   check_kind(slot.name, slot, a, operand);
-  bool const fits = slot.space == CF_ROW      ? fits_row(program, extent, operand)
+  bool const fits = slot.space == CF_ROW      ? fits_row(program, slot, extent, operand)
                     : slot.space == CF_COLUMN ? fits_column(program, extent, a, operand)
                                               : fits_tile(program, slot, extent, a, operand);
   if (!fits || operand.rank > kMaxRank) fail_shape(slot, operand, a);
@@ -150,13 +149,13 @@ Shape output_shape(Program const& program, Slot const& slot, View const& a) {
   for (int64_t i = 0; i < leading; ++i) shape.append(a.sizes[i]);
   if (slot.heads > 0) {
     int64_t const sequence = shape.sizes[shape.rank - 1];
-    shape.sizes[shape.rank - 1] = program.n / slot.heads;
+    shape.sizes[shape.rank - 1] = slot.n / slot.heads;
     shape.append(sequence);
     shape.append(slot.heads);
   } else if (slot.space == CF_TILE || slot.space == CF_ROW) {
-    shape.append(program.n);
+    shape.append(slot.n);
   } else if (slot.space == CF_GROUP) {
-    shape.append(program.n / program.group);
+    shape.append(slot.n / program.group);
   }
   return shape;
 }

@@ -23,7 +23,7 @@ struct Extent {
 };
 
 Extent check_a(Program const& program, View const& a);
-void check_b(Program const& program, int product, View const& a, View const& b);
+void check_b(Program const& program, Slot const& slot, View const& a, View const& b);
 void check_operand(Program const& program, Extent const& extent, View const& a, Slot const& slot,
                    View const& operand);
 // A tensor of the caller's that takes an output.

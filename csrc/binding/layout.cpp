@@ -107,11 +107,11 @@ CfTensor matrix(View const& view, bool per_batch, CfMajor major, int64_t bytes, 
 }
 
 // A tile that is read without TMA: any alignment, rows in two levels, of which either may be repeated.
-CfTensor broadcast_tile(Program const& program, Extent const& extent, View const& a, View const& view,
-                        Owned& copies) {
+CfTensor broadcast_tile(Program const& program, Extent const& extent, View const& a, Slot const& slot,
+                        View const& view, Owned& copies) {
   Shape shape;  // of the view, expanded
   for (int64_t i = 0; i + 1 < a.rank; ++i) shape.append(a.sizes[i]);
-  shape.append(program.n);
+  shape.append(slot.n);
   if (!broadcasts(view, shape.sizes, shape.rank)) shape = shape_of(view);  // flattened, or shared by batches
   for (int64_t i = 0; i < shape.rank; ++i) {
     int64_t const own = i - (shape.rank - view.rank);
@@ -122,7 +122,7 @@ CfTensor broadcast_tile(Program const& program, Extent const& extent, View const
   int64_t const first = per_batch ? 1 : 0;
   auto const walkable = [&](Shape const& s) {
     return Levels(s.sizes + first, s.strides + first, last - first).fit() &&
-           (program.n == 1 || s.strides[last] == 1);
+           (slot.n == 1 || s.strides[last] == 1);
   };
   void* data = view.data;
   if (!walkable(shape)) {
@@ -139,7 +139,7 @@ CfTensor broadcast_tile(Program const& program, Extent const& extent, View const
     data = copy(view, part, kSlotOperand, copies);
   }
   int64_t const batch_stride = per_batch && shape.sizes[0] > 1 ? shape.strides[0] : 0;
-  CfTensor tile = plain_tile(data, 0, batch_stride, extent.m, program.n);
+  CfTensor tile = plain_tile(data, 0, batch_stride, extent.m, slot.n);
   set_rows(tile, Levels(shape.sizes + first, shape.strides + first, last - first));
   return tile;
 }
@@ -191,7 +191,7 @@ CfTensor operand(Program const& program, Extent const& extent, View const& a, Sl
                  View const& view, Owned& copies) {
   if (slot.space == CF_ROW) return row_vector(program, view);
   if (slot.space == CF_COLUMN) return column_vector(program, extent, view, copies);
-  if (!slot.whole_rows) return broadcast_tile(program, extent, a, view, copies);
+  if (!slot.whole_rows) return broadcast_tile(program, extent, a, slot, view, copies);
   bool const per_batch = program.batched && view.rank == 3;
   return matrix(view, per_batch, CF_K_MAJOR, element_bytes(slot.dtype), kSlotOperand, copies);
 }
@@ -235,7 +235,7 @@ CfTensor output(Program const& program, Extent const& extent, int index, Shape c
   if (!rows.fit(1)) fail_strides(index, shape, "rows that one stride walks");
   if (has_columns && result.column_stride != 1) fail_strides(index, shape, "contiguous columns");
   if (slot.space == CF_TILE) {
-    if (rows.count == 0) result.stride = program.n;  // one row
+    if (rows.count == 0) result.stride = slot.n;  // one row
     int64_t const bytes = element_bytes(slot.dtype), run = std::min(kAlignment, 8 * bytes);
     if (reinterpret_cast<uintptr_t>(data) % uintptr_t(run) != 0 || result.batch_stride * bytes % run != 0 ||
         result.stride * bytes % run != 0)

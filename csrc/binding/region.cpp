@@ -37,9 +37,11 @@ struct Checked {
   Extent extent;
   Kernel const* kernel;  // null: the reference is to run, or there is nothing to do
 
-  int second_factors() const { return int(program.b.size()) - 1; }
-  View const& operand(size_t index) const { return call.operands[second_factors() + int(index)]; }
-  View const& factor(int product) const { return product == 0 ? call.b : call.operands[product - 1]; }
+  View const& operand(size_t index) const { return call.operands[program.operands[index].place]; }
+  View const& factor(size_t index) const {
+    int const place = program.b[index].place;
+    return place < 0 ? call.b : call.operands[place];
+  }
   // Where there are no rows, only what is over all rows has a value, which the reference finds.
   bool needs_reference() const { return kernel == nullptr && (!extent.empty() || program.reduces_rows); }
 };
@@ -50,12 +52,12 @@ Checked check_call(Call const& call, int required) {
   Entry const& entry = find_program(call.spec, call.a.device_index);
   Checked checked{call, entry.program, {}, nullptr};
   Program const& program = checked.program;
-  check_count("operands", call.operand_count, int64_t(program.operands.size()) + checked.second_factors());
+  check_count("operands", call.operand_count, int64_t(program.operands.size() + program.b.size()) - 1);
   if (required >= 0) check_count("outputs", required, int64_t(program.outputs.size()));
   // The fixed-arity forms always carry two scalars, used or not.
   if (call.scalar_count < program.scalars) check_count("scalars", call.scalar_count, program.scalars);
   checked.extent = check_a(program, call.a);
-  for (int p = 0; p < int(program.b.size()); ++p) check_b(program, p, call.a, checked.factor(p));
+  for (size_t i = 0; i < program.b.size(); ++i) check_b(program, program.b[i], call.a, checked.factor(i));
   for (size_t i = 0; i < program.operands.size(); ++i)
     check_operand(program, checked.extent, call.a, program.operands[i], checked.operand(i));
   if (!checked.extent.empty())
@@ -69,10 +71,10 @@ void launch(Checked const& checked, CfTensor const* outputs) {
   CfArgs args{};
   args.abi_version = CF_ABI_VERSION;
   args.m = extent.m;
-  args.k = program.k;
+  args.k = program.a.k;
   args.batches = extent.batches;
   args.a = factor_a(program, call.a, copies);
-  for (int p = 0; p < int(program.b.size()); ++p) args.b[p] = factor_b(program, checked.factor(p), copies);
+  for (size_t i = 0; i < program.b.size(); ++i) args.b[i] = factor_b(program, checked.factor(i), copies);
   for (size_t i = 0; i < program.operands.size(); ++i)
     args.operands[i] = operand(program, extent, call.a, program.operands[i], checked.operand(i), copies);
   for (size_t i = 0; i < program.outputs.size(); ++i) args.outputs[i] = outputs[i];
@@ -120,8 +122,8 @@ void check_outputs(Checked const& checked, View const* outputs, int count) {
       fail("ArgumentError", name(i) + " is of strides " + tuple_text(output.strides, output.rank) +
                                 "; allowed: strides that give each element a place of its own");
     check_memory(name(i), output, program.a.name, checked.call.a);
-    for (int p = 0; p < int(program.b.size()); ++p)
-      check_memory(name(i), output, program.b[size_t(p)].name, checked.factor(p));
+    for (size_t f = 0; f < program.b.size(); ++f)
+      check_memory(name(i), output, program.b[f].name, checked.factor(f));
     for (size_t o = 0; o < program.operands.size(); ++o)
       check_memory(name(i), output, program.operands[o].name, checked.operand(o));
     for (int other = 0; other < i; ++other) check_memory(name(i), output, name(other), outputs[other]);

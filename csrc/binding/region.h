@@ -10,8 +10,8 @@
 
 namespace comfuse::binding {
 
-// The operands of a call: the second product's B first, if there is one, then those of the spec.
-constexpr int kMaxTensors = CF_MAX_OPERANDS + CF_MAX_PRODUCTS - 1;
+// The operands of a call: all factors B but the first, and the operands of the spec (Slot::place).
+constexpr int kMaxTensors = CF_MAX_OPERANDS + CF_MAX_FACTORS - 1;
 
 struct Call {
   std::string_view spec;

@@ -83,8 +83,16 @@ bool resolve(std::string_view spec, int64_t rows, int device) {
 }
 
 Slot copy(CfSlot const& slot) {
-  return {slot.name,  slot.allowed,      CfSpace(slot.space), CfDType(slot.dtype),
-          slot.heads, slot.strided != 0, slot.whole_rows != 0};
+  return {slot.name,
+          slot.allowed,
+          slot.n,
+          slot.k,
+          slot.heads,
+          slot.place,
+          CfSpace(slot.space),
+          CfDType(slot.dtype),
+          slot.strided != 0,
+          slot.whole_rows != 0};
 }
 
 std::vector<Slot> copy(CfSlot const* slots, int count) {
@@ -96,15 +104,13 @@ std::vector<Slot> copy(CfSlot const* slots, int count) {
 }  // namespace
 
 Program::Program(CfProgram const& facts)
-    : n(facts.n),
-      k(facts.k),
-      group(facts.group),
+    : group(facts.group),
       a_major(CfMajor(facts.a_major)),
       b_major(CfMajor(facts.b_major)),
       batched(facts.batched != 0),
       scalars(facts.scalar_count),
       a(copy(facts.a)),
-      b(copy(facts.b, facts.products)),
+      b(copy(facts.b, facts.factor_count)),
       operands(copy(facts.operands, facts.operand_count)),
       outputs(copy(facts.outputs, facts.output_count)),
       splits_heads(false),

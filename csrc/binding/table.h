@@ -31,19 +31,21 @@ enum CfMajor : int32_t { CF_K_MAJOR = 0, CF_MN_MAJOR = 1 };
 typedef struct {
   char const* name;
   char const* allowed;  // which shapes it may have, for messages
+  int64_t n;            // columns of the tiles that it is or belongs to; rows of a factor B
+  int64_t k;            // of a factor: columns
+  int64_t heads;        // of an output: the head size, or 0
+  int32_t place;        // of a factor or operand: which of a call's operands, -1 for its b
   int32_t space;        // CfSpace
   int32_t dtype;        // CfDType
-  int64_t heads;        // of an output: the head size, or 0
   int32_t strided;      // an operand may be broadcast over a part of the rows
   int32_t whole_rows;  // TMA or vector stores move its rows; otherwise they may lie anywhere in two levels
 } CfSlot;
 
-// What the binding has to know of a spec; mirrored in comfuse/ops/facts.py.
+// What the binding has to know of a spec, or of a chain, whose factors and operands come link by link;
+// mirrored in comfuse/ops/facts.py.
 typedef struct {
-  int64_t n;
-  int64_t k;
   int64_t group;  // columns of a group, or 0
-  int32_t products;
+  int32_t factor_count;
   int32_t a_major;  // CfMajor
   int32_t b_major;
   int32_t batched;
@@ -52,7 +54,7 @@ typedef struct {
   int32_t scalar_count;
   int32_t reserved;
   CfSlot a;
-  CfSlot b[CF_MAX_PRODUCTS];
+  CfSlot b[CF_MAX_FACTORS];
   CfSlot operands[CF_MAX_OPERANDS];
   CfSlot outputs[CF_MAX_OUTPUTS];
 } CfProgram;
@@ -77,19 +79,20 @@ struct Kernel {
 
 struct Slot {
   std::string name, allowed;
+  int64_t n, k, heads;
+  int place;
   CfSpace space;
   CfDType dtype;
-  int64_t heads;
   bool strided, whole_rows;
 };
 
 struct Program {
-  int64_t n, k, group;
+  int64_t group;
   CfMajor a_major, b_major;
   bool batched;
   int scalars;
   Slot a;
-  std::vector<Slot> b;  // one a product
+  std::vector<Slot> b;  // one a product, link by link
   std::vector<Slot> operands, outputs;
   bool splits_heads;  // an output is head-split: a has a sequence dimension
   bool reduces_rows;  // an output is over all rows: it has a value even where there are none

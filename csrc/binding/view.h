@@ -46,7 +46,7 @@ class Owned {
 
  private:
   // The arguments of a call, or a copy of each of them.
-  static constexpr int kMax = CF_MAX_OPERANDS + CF_MAX_OUTPUTS + CF_MAX_PRODUCTS + 8;
+  static constexpr int kMax = CF_MAX_OPERANDS + CF_MAX_OUTPUTS + CF_MAX_FACTORS + 8;
   AtenTensorHandle tensors_[kMax];
   int count_ = 0;
 };

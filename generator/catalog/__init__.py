@@ -8,6 +8,7 @@ come last.
 
 from __future__ import annotations
 
+from comfuse.generator.catalog.chains import b2b, mlp
 from comfuse.generator.catalog.linear import ACTIVATIONS, BACKWARDS, colsum, gated, linear
 from comfuse.generator.catalog.norms import add_rmsnorm, gemma_block, layernorm, rmsnorm
 from comfuse.generator.catalog.parts import Layouts
@@ -20,6 +21,7 @@ __all__ = [
     "LARGEST",
     "Layouts",
     "add_rmsnorm",
+    "b2b",
     "colsum",
     "cross_entropy",
     "gated",
@@ -28,6 +30,7 @@ __all__ = [
     "linear",
     "logits_gradient",
     "logsumexp",
+    "mlp",
     "quantize",
     "rmsnorm",
     "softmax",

@@ -31,7 +31,7 @@ def linear(
 
     ``saved``: also ``pre``, what the activation read.
     """
-    _check_activation(activation)
+    check_activation(activation)
     b = Build(n, k, dtype, layouts)
     pre = affine(b, bias)
     y = activated(b, pre, activation)
@@ -59,7 +59,7 @@ def gated(
 
     ``saved``: also ``gate``, what the activation read, and ``up``, the second factor.
     """
-    _check_activation(activation)
+    check_activation(activation)
     b = Build(n, k, dtype, layouts, products=2)
     gate, up = b.gemm(0, "gate"), b.gemm(1, "up")
     if bias_gate is not None:
@@ -105,6 +105,6 @@ def colsum(
     return b.stored("sums", b.op("col_sum", y, name="sums"), DType.FP32)
 
 
-def _check_activation(activation: str | None) -> None:
+def check_activation(activation: str | None) -> None:
     if activation is not None and activation not in ACTIVATIONS:
         raise SpecError("activation", f"got {activation!r}, allowed: {', '.join(ACTIVATIONS)}")

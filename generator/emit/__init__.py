@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from comfuse.generator.emit.chain import emit_chain
 from comfuse.generator.emit.emit import KernelSource, emit
-from comfuse.generator.emit.readable import describe
+from comfuse.generator.emit.readable import describe, describe_chain
 
-__all__ = ["KernelSource", "describe", "emit"]
+__all__ = ["KernelSource", "describe", "describe_chain", "emit", "emit_chain"]

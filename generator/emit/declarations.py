@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from comfuse.generator.emit import layout
 from comfuse.generator.emit.expressions import Writer
+from comfuse.generator.emit.names import Namer
 from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS
 from comfuse.generator.phases import Phase, PhaseProgram, RowTail, axis, moves_rows
 from comfuse.generator.spec import DType, FusedSpec, Operand, Space
@@ -40,43 +41,67 @@ class Declarations:
 
     operands: list[str] = field(default_factory=list)
     constants: list[str] = field(default_factory=list)
+    middle: list[Section] = field(default_factory=list)  # of a chain, one: what comes before the program
     program: list[Section] = field(default_factory=list)
     tensor_operands: list[str] = field(default_factory=list)  # names, in the order of the ABI
 
 
-def declare(program: PhaseProgram) -> Declarations:
-    """All aliases that the kernel's program needs."""
-    return _Sections(program).write()
+def declare(program: PhaseProgram, middle: PhaseProgram | None = None) -> Declarations:
+    """All aliases that a kernel's program needs; of a chain also those of the program between its GEMMs.
+
+    Operands are numbered through: first those of the middle.
+    """
+    namer = Namer()
+    links = [] if middle is None else [_Sections(middle, namer, passes_on=True)]
+    links.append(_Sections(program, namer))
+    result = Declarations()
+    for link in links:
+        link.declare_operands(result)
+    if middle is not None:
+        result.middle = [links[0].middle()]
+    result.program = links[-1].sections("" if middle is None else "link 1, ")
+    result.constants = layout.with_comments(
+        [
+            (f"using {name} = cf::Imm<{_bits(value):#010x}>;", repr(value))
+            for link in links
+            for name, value in link.writer.constants()
+        ]
+    )
+    return result
 
 
 class _Sections:
-    def __init__(self, program: PhaseProgram) -> None:
+    """One link's.  One that passes its output on to the next link does so where others store."""
+
+    def __init__(self, program: PhaseProgram, namer: Namer, passes_on: bool = False) -> None:
         self.program = program
+        self.passes_on = passes_on
         self.spec: FusedSpec = program.spec
-        self.writer = Writer(program)
+        self.writer = Writer(program, namer)
         tail = program.row_tail.columns if program.row_tail else ()
         # Values that are read by their plain names.
         self.named = {*tail, *(i for phase in program.phases for i in (*phase.columns, *phase.groups))}
 
-    def write(self) -> Declarations:
-        result = Declarations()
-        self._declare_operands(result)
-        result.program = [self._phase(number, phase) for number, phase in enumerate(self.program.phases)]
+    def sections(self, prefix: str) -> list[Section]:
+        """Phases and tails; ``prefix`` begins the titles of the phases."""
+        result = [
+            self._phase(f"{prefix}phase {number}", f"Phase{number}", phase, str(number))
+            for number, phase in enumerate(self.program.phases)
+        ]
         if self.program.row_tail is not None:
-            result.program.append(self._row_tail(self.program.row_tail))
+            result.append(self._row_tail(self.program.row_tail))
         for name, stores in (("ColTail", self.program.column_stores), ("FullTail", self.program.full_stores)):
             if stores:
-                result.program.append(self._tail(name, stores))
-        result.constants = layout.with_comments(
-            [
-                (f"using {name} = cf::Imm<{_bits(value):#010x}>;", repr(value))
-                for name, value in self.writer.constants()
-            ]
-        )
+                result.append(self._tail(name, stores))
         return result
 
-    def _declare_operands(self, result: Declarations) -> None:
-        scalars = 0
+    def middle(self) -> Section:
+        """The one phase of a chain's first link."""
+        (phase,) = self.program.phases
+        return self._phase("link 0: over (M, H), and on as A of link 1", "Middle", phase, "OfMiddle")
+
+    def declare_operands(self, result: Declarations) -> None:
+        scalars = len(result.operands) - len(result.tensor_operands)
         for operand, name in zip(self.spec.operands, self.writer.operand_names, strict=True):
             if operand.space is Space.SCALAR:
                 type_ = f"cf::Scalar<{scalars}>"
@@ -94,7 +119,8 @@ class _Sections:
 
     # --- phases and tails ---
 
-    def _phase(self, number: int, phase: Phase) -> Section:
+    def _phase(self, title: str, alias: str, phase: Phase, suffix: str) -> Section:
+        """A phase as ``alias``; its lists, where they have names of their own, end in ``suffix``."""
         writer = self.writer
         writer.enter(phase.content)
         columns = [self._once_a_row("Column", n, i, phase.stores) for n, i in enumerate(phase.columns)]
@@ -112,9 +138,9 @@ class _Sections:
         }
         if groups:
             parts["Groups"] = groups
-        lists = [self._list(name, f"{name}{number}", items, "Phase") for name, items in parts.items()]
-        writer.lines += layout.declaration(f"Phase{number}", "cf::Phase", lists)
-        return Section(f"phase {number}", f"Phase{number}", writer.lines)
+        lists = [self._list(name, f"{name}{suffix}", items, "Phase") for name, items in parts.items()]
+        writer.lines += layout.declaration(alias, "cf::Phase", lists)
+        return Section(title, alias, writer.lines)
 
     def _row_tail(self, tail: RowTail) -> Section:
         self.writer.enter(None)
@@ -176,6 +202,8 @@ class _Sections:
         output = self.spec.outputs[o]
         if self.spec.nodes[output.node].op in ELEMENTWISE:
             self.writer.alias(output.node, output.name)
+        if self.passes_on:
+            return f"cf::Pass<{self.writer.text(output.node)}>"
         space = self.writer.spaces[output.node]
         if space is Space.TILE:
             kind = "TileStore" if moves_rows(self.spec, output) else "StridedStore"

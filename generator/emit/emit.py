@@ -11,12 +11,13 @@ import jinja2
 from comfuse.generator.emit import layout, names
 from comfuse.generator.emit.declarations import Declarations, declare
 from comfuse.generator.emit.readable import describe
+from comfuse.generator.plan.chain import ChainPlan
 from comfuse.generator.plan.kernel_plan import SCHEDULES, KernelPlan
 from comfuse.generator.spec import FusedSpec, Major
 
-_PLACEHOLDER = "cf_kernel"  # stands for the name in the text whose digest is part of the name
+PLACEHOLDER = "cf_kernel"  # stands for the name in the text whose digest is part of the name
 
-_TEMPLATE = "cf::sm90::FusedGemm"
+_HEADERS = {"FusedGemm": "fused_gemm.hpp", "FusedChain": "fused_chain.hpp"}
 _MAJORS = {Major.K: "cf::KMajor", Major.MN: "cf::MNMajor"}
 _DEFAULT_TEAMS = {"Pingpong": 2, "Cooperative": 1}  # of the schedules' templates, in program.hpp
 
@@ -27,53 +28,68 @@ class KernelSource:
 
     name: str
     text: str
-    plan: KernelPlan
+    plan: KernelPlan | ChainPlan
 
 
 def emit(plan: KernelPlan) -> KernelSource:
     """The source of a planned kernel; equal plans give equal bytes."""
-    name = names.stem(plan, _render(plan, _PLACEHOLDER))
-    return KernelSource(name, _render(plan, name), plan)
+    arguments = [
+        gemm(plan.spec),
+        _schedule(plan),
+        f"cf::Cluster<1, {plan.cluster_n}>",
+        f"cf::Stages<{plan.stages}>",
+        f"cf::TileSlots<{plan.tile_slots}>",
+    ]
+    text = Text("FusedGemm", describe(plan.spec), declare(plan.program), arguments)
+    name = names.stem(plan, text.render(PLACEHOLDER))
+    return KernelSource(name, text.render(name), plan)
 
 
-def _render(plan: KernelPlan, name: str) -> str:
-    declarations = declare(plan.program)
-    return _template().render(
-        name=name,
-        description=[line for text in describe(plan.spec) for line in layout.comment(text)],
-        operands=declarations.operands,
-        constants=declarations.constants,
-        program=declarations.program,
-        kernel=_kernel(plan, declarations),
-    )
+@dataclass(frozen=True)
+class Text:
+    """What a translation unit says, but for its name.
+
+    Attributes:
+        template: the kernel's C++ template, in the header of the same name.
+        description: lines for people.
+        declarations: of the program.
+        arguments: of the template, those before the operands and the program.
+    """
+
+    template: str
+    description: list[str]
+    declarations: Declarations
+    arguments: list[str]
+
+    def render(self, name: str) -> str:
+        d = self.declarations
+        return _template().render(
+            name=name,
+            header=_HEADERS[self.template],
+            description=[line for text in self.description for line in layout.comment(text)],
+            operands=d.operands,
+            constants=d.constants,
+            middle=d.middle,
+            program=d.program,
+            kernel=self._kernel(),
+        )
+
+    def _kernel(self) -> list[str]:
+        template = f"cf::sm90::{self.template}"
+        parts = [section.name for section in self.declarations.program]
+        lines: list[str] = []
+        lists = []
+        for name, items in (("Operands", self.declarations.tensor_operands), ("Program", parts)):
+            text = f"cf::{name}<{', '.join(items)}>"
+            if not layout.fits_an_argument(text, template):
+                lines += layout.declaration(name, f"cf::{name}", items)
+                text = name
+            lists.append(text)
+        return lines + layout.declaration("Kernel", template, [*self.arguments, *lists])
 
 
-def _kernel(plan: KernelPlan, declarations: Declarations) -> list[str]:
-    parts = [section.name for section in declarations.program]
-    lines: list[str] = []
-    lists = []
-    for name, items in (("Operands", declarations.tensor_operands), ("Program", parts)):
-        text = f"cf::{name}<{', '.join(items)}>"
-        if not layout.fits_an_argument(text, _TEMPLATE):
-            lines += layout.declaration(name, f"cf::{name}", items)
-            text = name
-        lists.append(text)
-    return lines + layout.declaration(
-        "Kernel",
-        _TEMPLATE,
-        [
-            _gemm(plan.spec),
-            _schedule(plan),
-            f"cf::Cluster<1, {plan.cluster_n}>",
-            f"cf::Stages<{plan.stages}>",
-            f"cf::TileSlots<{plan.tile_slots}>",
-            *lists,
-        ],
-    )
-
-
-def _gemm(spec: FusedSpec) -> str:
-    """With the template's trailing defaults left out."""
+def gemm(spec: FusedSpec) -> str:
+    """``cf::Gemm`` of a spec, with the template's trailing defaults left out."""
     optional = [
         (f"/*Products=*/{spec.products}" if spec.products > 1 else "1", spec.products > 1),
         (_MAJORS[spec.a_major], spec.a_major is not Major.K),

@@ -14,14 +14,17 @@ _STATS = {"row": "Stat", "group": "GroupStat", "col": "ColStat", "full": "FullSt
 
 
 class Writer:
-    """Writes expressions for one phase or tail at a time; ``lines`` are its aliases so far."""
+    """Writes expressions for one phase or tail at a time; ``lines`` are its aliases so far.
 
-    def __init__(self, program: PhaseProgram) -> None:
+    Writers of one kernel share a ``namer``.
+    """
+
+    def __init__(self, program: PhaseProgram, namer: Namer) -> None:
         self.spec: FusedSpec = program.spec
         self.spaces = spaces(program.spec)
         self.lines: list[str] = []
         self.reduction_index = {r: i for i, r in enumerate(program.reductions)}
-        self._namer = Namer()
+        self._namer = namer
         self.operand_names = [self._namer.unique(o.name) for o in self.spec.operands]
         self._constant_names: dict[int, str] = {}
         self._definitions: dict[str, str] = {}  # what an alias stands for -> the alias

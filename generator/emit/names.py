@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 
+from comfuse.generator.plan.chain import ChainPlan
 from comfuse.generator.plan.kernel_plan import KernelPlan
+from comfuse.generator.spec import FusedSpec
 
 # C++17 keywords, alternative tokens, and macros of the C, POSIX and CUDA headers that look like names.
 _RESERVED_WORDS = """
@@ -18,7 +20,7 @@ _RESERVED_WORDS = """
     concept consteval constinit requires co_await co_return co_yield final override import module assert
     errno linux unix major minor stdin stdout stderr isnan isinf isfinite signbit offsetof cf comfuse std
     Kernel Operands Program RowTail ColTail FullTail RowTailColumns RowTailEffects ColTailEffects
-    FullTailEffects
+    FullTailEffects Middle TilesOfMiddle ColumnsOfMiddle LetsOfMiddle EffectsOfMiddle
 """
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 
@@ -58,10 +60,21 @@ def sanitise(name: str) -> str:
 
 def stem(plan: KernelPlan, text: str) -> str:
     """The one name of a kernel: file, symbol, profiler.  ``text`` is its source with a placeholder name."""
-    dtypes = [plan.spec.dtype.value]
-    for output in plan.spec.outputs:
-        if output.dtype.value not in dtypes:
-            dtypes.append(output.dtype.value)
     tile = f"{plan.tile_m}x{plan.tile_n}x{plan.tile_k}"
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"cf_sm90_gemm_{'_'.join(dtypes)}_{tile}_c1x{plan.cluster_n}_{plan.schedule}_{digest}"
+    return f"cf_sm90_gemm_{_dtypes(plan.spec)}_{tile}_c1x{plan.cluster_n}_{plan.schedule}_{_digest(text)}"
+
+
+def chain_stem(plan: ChainPlan, text: str) -> str:
+    """The name of a chain's kernel, as of :func:`stem`: K, H and N of its GEMMs and its warpgroups."""
+    first, last = plan.spec.links[0], plan.spec.last
+    sizes = f"{first.k}x{first.n}x{last.n}"
+    return f"cf_sm90_chain_{_dtypes(last)}_{sizes}_w{plan.shape.warpgroups}_{_digest(text)}"
+
+
+def _dtypes(spec: FusedSpec) -> str:
+    """Of the factors and the outputs, each once."""
+    return "_".join(dict.fromkeys([spec.dtype.value, *(o.dtype.value for o in spec.outputs)]))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS
 from comfuse.generator.spec import FusedSpec, Node
 
@@ -17,7 +18,25 @@ def describe(spec: FusedSpec) -> list[str]:
     For example ``x = a @ b.T + bias`` and ``y = (x - mean(x)) * rsqrt(var(x) + eps)``.  Reductions run along
     rows unless their name says otherwise; ``row``, ``column`` and ``M`` are indices and their number.
     """
-    writer = _Writer(spec)
+    return _described(_Writer(spec))
+
+
+def describe_chain(chain: ChainSpec) -> list[str]:
+    """The lines of each link, as of :func:`describe`.
+
+    Factors are numbered through, and what a link hands on has its name: ``h = relu(a @ w0.T)``, then
+    ``y = h @ w1.T``.
+    """
+    lines: list[str] = []
+    a, factor = "a", 0
+    for link in chain.links:
+        lines += _described(_Writer(link, a, factor))
+        a, factor = link.outputs[0].name, factor + link.products
+    return lines
+
+
+def _described(writer: _Writer) -> list[str]:
+    spec = writer.spec
     lines = [f"{writer.names[i]} = {writer.definition(i)}" for i in sorted(writer.names)]
     lines += [f"{o.name} = {writer.text(o.node)[0]}" for o in spec.outputs if not writer.says(o.name, o.node)]
     lines += [f"{o.name} in heads of {o.heads} columns" for o in spec.outputs if o.heads is not None]
@@ -25,8 +44,12 @@ def describe(spec: FusedSpec) -> list[str]:
 
 
 class _Writer:
-    def __init__(self, spec: FusedSpec) -> None:
+    """``a`` is the name of A; ``factor`` the number of the first B among a chain's, None outside of one."""
+
+    def __init__(self, spec: FusedSpec, a: str = "a", factor: int | None = None) -> None:
         self.spec = spec
+        self.a = a
+        self.factor = factor
         self.names = self._shared_values()
 
     def _shared_values(self) -> dict[int, str]:
@@ -80,8 +103,11 @@ class _Writer:
 
     def _product(self, node: Node) -> str:
         """B is (N, K) whatever its layout, one for each batch in a batched program."""
-        b = "b" if self.spec.products == 1 else f"b{node.product}"
-        return f"a @ {b}.mT" if self.spec.batched else f"a @ {b}.T"
+        if self.factor is not None:
+            b = f"w{self.factor + node.product}"
+        else:
+            b = "b" if self.spec.products == 1 else f"b{node.product}"
+        return f"{self.a} @ {b}.mT" if self.spec.batched else f"{self.a} @ {b}.T"
 
     def _reduction(self, node: Node, what: str) -> str:
         """``mean(x)`` of a row; ``col_sum(x)`` of a column, ``group_max(x)``, ``full_sum(x)``."""

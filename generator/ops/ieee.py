@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 
 INF = math.inf
@@ -45,6 +46,27 @@ def remainder(a: float, b: float) -> float:
 
 def sqrt(x: float) -> float:
     return math.sqrt(x) if x >= 0.0 else NAN
+
+
+def to_fp16(x: float) -> float:
+    """The nearest half-precision number; of two, the even one."""
+    return _through("<e", x)
+
+
+def to_bf16(x: float) -> float:
+    """The nearest bfloat16 to the nearest float32; of two, the even one."""
+    if math.isnan(x):
+        return x
+    (bits,) = struct.unpack("<I", struct.pack("<f", _through("<f", x)))
+    bits += 0x7FFF + (bits >> 16 & 1)  # an overflow of the fraction goes to the exponent, as it should
+    return float(struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))[0])
+
+
+def _through(format_: str, x: float) -> float:
+    try:
+        return float(struct.unpack(format_, struct.pack(format_, x))[0])
+    except OverflowError:
+        return math.copysign(INF, x)
 
 
 def _unless_too_large(function: Callable[[float], float]) -> Callable[[float], float]:

@@ -47,8 +47,10 @@ class Levels:
         return output not in (*self.row_tail, *self.column_tail, *self.full_tail)
 
 
-def levels(spec: FusedSpec) -> Levels:
+def levels(spec: FusedSpec, whole_rows: bool = False) -> Levels:
     """When each node of a normalised spec can be had.
+
+    ``whole_rows``: a tile holds whole rows, so that no row reduction is left to the last tile of several.
 
     Raises:
         PlanError: naming the node: it needs a full reduction sooner than there is one.
@@ -60,7 +62,7 @@ def levels(spec: FusedSpec) -> Levels:
     for i, node in enumerate(spec.nodes):
         earliest = max((level[j] for j in node.inputs), default=0)
         level.append(earliest + 1 if axis(spec, i) in readable else earliest)
-    waited = _waited(spec, level)
+    waited = _waited(spec, level, whole_rows)
     column_tail, full_tail = (
         tuple(o for o, output in enumerate(spec.outputs) if kind in late[output.node])
         for kind in ("col", "full")
@@ -74,8 +76,13 @@ def axis(spec: FusedSpec, i: int) -> Axis | None:
     return None if reduction is None else reduction.axis
 
 
-def _waited(spec: FusedSpec, level: list[int]) -> frozenset[int]:
-    """Row reductions that tiles read, and those beside them: where tiles wait anyway, no tail is cheaper."""
+def _waited(spec: FusedSpec, level: list[int], whole_rows: bool) -> frozenset[int]:
+    """Row reductions that tiles read, and those beside them: where tiles wait anyway, no tail is cheaper.
+
+    All of them, where a tile waits for itself only.
+    """
+    if whole_rows:
+        return frozenset(i for i in range(len(level)) if axis(spec, i) == "row")
     fed_back = _row_reductions_behind(spec, [i for i, s in enumerate(spaces(spec)) if s in _OF_TILES])
     waits = {level[r] for r in fed_back}
     return frozenset(i for i in range(len(level)) if axis(spec, i) == "row" and level[i] in waits)

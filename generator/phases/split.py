@@ -22,13 +22,15 @@ from comfuse.generator.spec import FusedSpec, Space
 
 
 @lru_cache(maxsize=256)
-def split(spec: FusedSpec) -> PhaseProgram:
+def split(spec: FusedSpec, whole_rows: bool = False) -> PhaseProgram:
     """The cheapest phase program of a normalised spec.
+
+    ``whole_rows``: a tile holds whole rows, and stores what their reductions give in a phase of its own.
 
     Raises:
         PlanError: naming the node: a tile reads a full reduction, or an output needs a column one too.
     """
-    return Splitter(spec, levels(spec)).program()
+    return Splitter(spec, levels(spec, whole_rows)).program()
 
 
 class Splitter:

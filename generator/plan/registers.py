@@ -21,19 +21,19 @@ def registers(program: PhaseProgram, shape: TileShape) -> int:
     """A thread's accumulators, results of groups, and what the fullest phase holds."""
     spec = program.spec
     accumulators = spec.products * shape.rows_of_warpgroup * shape.tile_n // 128
+    # To trade accumulators, of both products at once.
+    traded = 0 if loads_permuted(spec) else 16 * (spec.products - 1)
+    return _FIXED + accumulators + traded + beside(program, shape)
+
+
+def beside(program: PhaseProgram, shape: TileShape) -> int:
+    """What a program holds beside the accumulators and the fragment at hand."""
+    spec = program.spec
     rows_of_thread = shape.rows_of_warpgroup // 32
     groups = shape.tile_n // (spec.group or shape.tile_n)
     # A group's results stay for the later phases, those of the row that a thread owns.
     remembered = groups * sum(_state(spec, r) for r in program.reductions if axis(spec, r) == "group")
-    # To trade accumulators, of both products at once.
-    traded = 0 if loads_permuted(spec) else 16 * (spec.products - 1)
-    return (
-        _FIXED
-        + accumulators
-        + remembered
-        + traded
-        + max(_phase(spec, p, rows_of_thread) for p in program.phases)
-    )
+    return remembered + max(_phase(spec, p, rows_of_thread) for p in program.phases)
 
 
 def _phase(spec: FusedSpec, phase: Phase, rows_of_thread: int) -> int:

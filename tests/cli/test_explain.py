@@ -6,12 +6,15 @@ import pytest
 
 from comfuse import explain
 from comfuse.generator.builder import SpecBuilder
+from comfuse.generator.catalog import chains
+from comfuse.generator.chain import ChainSpec
+from comfuse.generator.plan.chain import ChainPlan
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
 
 BF16, FP32 = DType.BF16, DType.FP32
 
 
-def text(spec: FusedSpec, m: int = 8192) -> list[str]:
+def text(spec: FusedSpec | ChainSpec, m: int = 8192) -> list[str]:
     return [line.strip() for line in str(explain(spec, m)).split("\n")]
 
 
@@ -87,3 +90,27 @@ def test_any_gpu_of_the_planner(gpu):
     b = SpecBuilder(1024, 512, BF16)
     b.output("y", b.gemm(), BF16)
     assert f"kernel for {gpu}" in str(explain(b.spec(), gpu=gpu))
+
+
+def test_a_chain_says_what_happens_between_its_gemms():
+    chain = chains.mlp(128, 64, 256, BF16, b0=BF16, residual=BF16)
+    explanation = explain(chain, 100_000)
+    assert isinstance(explanation.plan, ChainPlan)
+    said = text(chain, 100_000)
+    assert said[:2] == ["a chain", "M = 100000, K = 64, H = 256, N = 128, bf16"]
+    assert {"middle = gelu(a @ w0.T + b0)", "y = middle @ w1.T + residual"} <= set(said)
+    assert {"b0: (H,) bf16", "residual: (M, N) bf16"} <= set(said)
+    between = next(i for i, line in enumerate(said) if line.startswith("between the GEMMs"))
+    assert said[between + 1 : between + 3] == ["accumulators hold acc", "hands on middle"]
+    assert "weights    all stay in shared memory" in said
+    assert f"name       {explanation.kernel}" in said
+    assert len(explanation.considered) == 8
+
+
+def test_a_chain_that_is_not_one_kernel_is_shown_as_two():
+    chain = chains.mlp(512, 128, 256, BF16)
+    explanation = explain(chain, 100_000)
+    assert explanation.plan is None
+    assert explanation.refused == "N = 512; a tile has to hold whole rows, of at most 256 columns"
+    assert [p.spec.n for p in explanation.stages] == [256, 512]
+    assert "2 kernels, one after the other, not one: " + explanation.refused in text(chain, 100_000)

@@ -21,7 +21,7 @@ REDUCES = ("RowReduce", "GroupReduce", "ColReduce", "FullReduce")
 TILE_STORES = ("TileStore", "StridedStore")
 PER_ROW_STORES = ("ColumnStore", "GroupStore")
 # In which order effects stand, and which may stand in a phase.
-RANKS = {"Keep": 0} | dict.fromkeys(REDUCES, 1) | dict.fromkeys((*TILE_STORES, *PER_ROW_STORES), 2)
+RANKS = {"Keep": 0} | dict.fromkeys(REDUCES, 1) | dict.fromkeys((*TILE_STORES, *PER_ROW_STORES, "Pass"), 2)
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Kernel:
     tails: dict[str, Type]
     operands: list[Type]
     constants: dict[str, list[int]] = field(default_factory=dict)  # Pingpong, Cluster, Stages, ...
+    middle: Type | None = None  # of a chain: the phase between its GEMMs
 
 
 def parse(text: str) -> Kernel:
@@ -53,7 +54,9 @@ def parse(text: str) -> Kernel:
         assert name not in aliases, f"{name} is declared twice"
         aliases[name] = _Parser(definition, aliases).parse()
     kernel = aliases["Kernel"]
-    assert kernel.name == "FusedGemm"
+    assert kernel.name in ("FusedGemm", "FusedChain")
+    middle = next((part for part in kernel.arguments if part.name == "Phase"), None)
+    assert (middle is not None) == (kernel.name == "FusedChain")
     parts = {part.name: part for part in kernel.arguments}
     numbers = {
         name: [int(a.name) for a in part.arguments if a.name.isdigit()] for name, part in parts.items()
@@ -64,7 +67,7 @@ def parse(text: str) -> Kernel:
     assert program[: len(phases)] == phases, "the phases, then the tails"
     assert list(tails) == [name for name in ("RowTail", "ColTail", "FullTail") if name in tails]
     assert len(tails) == len(program) - len(phases)
-    return Kernel(aliases, phases, tails, list(parts["Operands"].arguments), numbers)
+    return Kernel(aliases, phases, tails, list(parts["Operands"].arguments), numbers, middle)
 
 
 class _Parser:
@@ -123,6 +126,20 @@ def run(
     return machine.outputs
 
 
+def run_middle(
+    kernel: Kernel, h: int, products: list[Matrix], operands: list[Value], scalars: list[float]
+) -> Matrix:
+    """What a chain's first link hands on, not rounded yet."""
+    assert kernel.middle is not None
+    parts = {part.name: part.arguments for part in kernel.middle.arguments}
+    assert list(parts) == ["Tiles", "Columns", "Lets", "Effects"]
+    assert [e.name for e in parts["Effects"]] == ["Pass"]
+    machine = _Machine(h, products, operands, scalars)
+    machine.run(kernel.middle)
+    assert machine.passed is not None
+    return machine.passed
+
+
 def _reductions(phase: Type) -> list[int]:
     effects = next(part for part in phase.arguments if part.name == "Effects")
     return [e.index() for e in effects.arguments if e.name in REDUCES]
@@ -157,6 +174,7 @@ class _Machine:
         self.stats: dict[int, tuple[str, Type, int, list[tuple[float, ...]]]] = {}
         self.outputs: dict[int, Value] = {}
         self.kept = False
+        self.passed: list[list[float]] | None = None  # on to the next link of a chain
         self.uses = _Uses()
 
     # --- phases ---
@@ -191,6 +209,8 @@ class _Machine:
                 self._store(e, values[e])
             elif e.name == "Keep":
                 self.products[0], self.kept = values[e], True
+            elif e.name == "Pass":
+                self.passed = values[e]
         self._check_uses(parts["Tiles"], columns, groups)
 
     def _row_place(self, m: int, columns: tuple[Type, ...], groups: tuple[Type, ...]) -> _Place:

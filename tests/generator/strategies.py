@@ -50,7 +50,7 @@ class _Drawn:
     late: frozenset[str] = frozenset()  # the kinds of col and full reductions that it reads
 
 
-class _Program:
+class Program:
     """Grows a valid program by drawn steps."""
 
     def __init__(self, draw: st.DrawFn, b: SpecBuilder, axes: Sequence[Axis], feedback: bool) -> None:
@@ -59,7 +59,7 @@ class _Program:
         self.axes = axes
         self.feedback = feedback
         self.reductions = [r for r in REDUCTIONS.values() if r.axis in axes]
-        self.reductions_left = 4
+        self.reductions_left = 4 if self.reductions else 0
         self.values: list[_Drawn] = []
 
     def leaves(self) -> None:
@@ -178,7 +178,7 @@ def specs(
         batched=not {"col", "full"} & set(axes) and draw(st.booleans()),
         group=group or n // 2,
     )
-    program = _Program(draw, b, axes, feedback)
+    program = Program(draw, b, axes, feedback)
     program.leaves()
     for _ in range(draw(st.integers(1, max_nodes))):
         program.step(ops)
@@ -259,4 +259,4 @@ def _nudged(value: Any, place: int = 1) -> Any:
     return [_nudged(part, 7 * place + i) for i, part in enumerate(value)]
 
 
-__all__ = ["TAME", "N", "agree", "arguments", "flat", "is_stable", "spaces", "specs"]
+__all__ = ["TAME", "N", "Program", "agree", "arguments", "flat", "is_stable", "spaces", "specs"]

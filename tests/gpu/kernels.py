@@ -10,12 +10,16 @@ import pytest
 from comfuse import library
 from comfuse.build import build
 from comfuse.generator import emit, plan
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.errors import GeneratorError, PlanError
+from comfuse.generator.plan.chain import ChainPlan, plan_chain
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import LoadedKernel
 from comfuse.ops.resolver import M_CLASSES
 
 _MAX_M = 2**31 - 1
+AnySpec = FusedSpec | ChainSpec
+AnyPlan = plan.KernelPlan | ChainPlan
 
 
 @runtime_checkable
@@ -27,17 +31,17 @@ class Planned(Protocol):
         """Whether a test of it is to be skipped where the planner refuses it."""
         ...
 
-    def plan(self) -> plan.KernelPlan:
+    def plan(self) -> AnyPlan:
         """Raises PlanError where its schedule does not take the program."""
         ...
 
 
-def needed_by(items: Iterable[pytest.Item]) -> tuple[list[Planned], list[FusedSpec]]:
+def needed_by(items: Iterable[pytest.Item]) -> tuple[list[Planned], list[AnySpec]]:
     """The cases among the tests' parameters, and what the ``specs_ahead`` of their modules name."""
     items = [i for i in items if isinstance(i, pytest.Function)]
     parameters = [p for i in items if hasattr(i, "callspec") for p in i.callspec.params.values()]
     modules = {i.module.__name__: i.module for i in items}
-    ahead: list[FusedSpec] = []
+    ahead: list[AnySpec] = []
     for name, module in modules.items():
         try:
             ahead += getattr(module, "specs_ahead", list)()
@@ -52,14 +56,14 @@ def built_by_passes(items: Iterable[pytest.Item]) -> list[emit.KernelSource]:
     return [s for m in modules.values() if hasattr(m, "sources_ahead") for s in m.sources_ahead()]
 
 
-def sources_of(cases: Iterable[Planned], ahead: Iterable[FusedSpec]) -> list[emit.KernelSource]:
+def sources_of(cases: Iterable[Planned], ahead: Iterable[AnySpec]) -> list[emit.KernelSource]:
     """All sources that can be had.
 
     ``ahead`` are specs whose planned kernels, for few rows and for many, are built too: the ops' resolver
     finds them.
     """
     made = [_source(case.plan) for case in cases]
-    made += [_source(lambda s=s, m=m: plan.plan(s, m=m)) for s in ahead for m in (*M_CLASSES, None)]
+    made += [_source(lambda s=s, m=m: _planned(s, m)) for s in ahead for m in (*M_CLASSES, None)]
     return [source for source in made if not isinstance(source, Exception)]
 
 
@@ -93,8 +97,13 @@ class Kernels:
         return kernel
 
 
-def _source(make_plan: Callable[[], plan.KernelPlan]) -> emit.KernelSource | GeneratorError:
+def _planned(spec: AnySpec, m: int | None) -> AnyPlan:
+    return plan_chain(spec, m=m) if isinstance(spec, ChainSpec) else plan.plan(spec, m=m)
+
+
+def _source(make_plan: Callable[[], AnyPlan]) -> emit.KernelSource | GeneratorError:
     try:
-        return emit.emit(make_plan())
+        made = make_plan()
+        return emit.emit_chain(made) if isinstance(made, ChainPlan) else emit.emit(made)
     except GeneratorError as e:
         return e

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from comfuse import reference
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.phases.access import moves_rows
 from comfuse.generator.spec import FusedSpec, Major, Space
@@ -18,27 +19,36 @@ from comfuse.reference import TORCH_DTYPES
 ALIGNMENT = 16
 
 
-def emulate(spec: FusedSpec) -> Callable[[abi.Args], None]:
+def emulate(spec: FusedSpec | ChainSpec) -> Callable[[abi.Args], None]:
     """What a kernel for ``spec`` does with its arguments."""
+    links = spec.links if isinstance(spec, ChainSpec) else (spec,)
+    last = links[-1]
 
     def run(args: abi.Args) -> None:
-        m, k, n, batches = args.m, args.k, spec.n, args.batches
-        dtype = TORCH_DTYPES[spec.dtype]
-        a = _factor(args.a, spec.a_major, batches, m, k, dtype)
-        factors = [_factor(args.b[p], spec.b_major, batches, n, k, dtype) for p in range(spec.products)]
-        loaded, scalars = [], []
-        for operand in spec.operands:
-            if operand.space is Space.SCALAR:
-                scalars.append(args.scalars[len(scalars)])
-            else:
-                loaded.append(_operand(spec, operand, args.operands[len(loaded)], batches, m))
-        if not spec.batched:
+        m, batches, dtype = args.m, args.batches, TORCH_DTYPES[last.dtype]
+        a = _factor(args.a, links[0].a_major, batches, m, args.k, dtype)
+        factors: list[Tensor] = []
+        loaded: list[Tensor] = []
+        scalars: list[float] = []
+        for link in links:
+            for _ in range(link.products):
+                factors.append(_factor(args.b[len(factors)], link.b_major, batches, link.n, link.k, dtype))
+            for operand in link.operands:
+                if operand.space is Space.SCALAR:
+                    scalars.append(args.scalars[len(scalars)])
+                else:
+                    loaded.append(_operand(link, operand, args.operands[len(loaded)], batches, m))
+        if not last.batched:
             a, factors, loaded = a[0], [b[0] for b in factors], [t[0] for t in loaded]
-        tiles = FusedSpec(**{**vars(spec), "outputs": tuple(_without_heads(o) for o in spec.outputs)})
-        results = reference.evaluate(tiles, a, factors if len(factors) > 1 else factors[0], loaded, scalars)
-        for i, (output, value) in enumerate(zip(spec.outputs, results, strict=True)):
-            space = spaces(spec)[output.node]
-            _store(spec, space, args.outputs[i], value.reshape(batches, -1) if spec.batched else value, m)
+        tiles = FusedSpec(**{**vars(last), "outputs": tuple(_without_heads(o) for o in last.outputs)})
+        if isinstance(spec, ChainSpec):
+            chain = ChainSpec((*links[:-1], tiles))
+            results = reference.evaluate_chain(chain, a, factors, loaded, scalars)
+        else:
+            results = reference.evaluate(tiles, a, factors, loaded, scalars)
+        for i, (output, value) in enumerate(zip(last.outputs, results, strict=True)):
+            space = spaces(last)[output.node]
+            _store(last, space, args.outputs[i], value.reshape(batches, -1) if last.batched else value, m)
 
     return run
 

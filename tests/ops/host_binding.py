@@ -19,6 +19,7 @@ from torch import Tensor
 from comfuse.build import binding
 from comfuse.build.compile import compile_cxx
 from comfuse.build.toolkit import BINDING_DIR
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import abi
 from comfuse.ops import native, programs, schema
@@ -85,13 +86,13 @@ class Host:
         library.fake_set_stream.argtypes = (ctypes.c_void_p,)
         return host
 
-    def register_program(self, spec: FusedSpec) -> None:
+    def register_program(self, spec: FusedSpec | ChainSpec) -> None:
         text, known = spec.text().encode(), facts(programs.parse(spec.text()))
         self.library.comfuse_register_program(text, len(text), ctypes.byref(known))
 
     def register(
         self,
-        spec: FusedSpec,
+        spec: FusedSpec | ChainSpec,
         *,
         min_rows: int = 1,
         max_rows: int = 2**31 - 1,
@@ -124,15 +125,21 @@ class Host:
         return name
 
     def call(
-        self, spec: FusedSpec, a: Tensor, b: Tensor, operands: Sequence[Tensor] = (), *scalars: float
+        self,
+        spec: FusedSpec | ChainSpec,
+        a: Tensor,
+        b: Tensor,
+        operands: Sequence[Tensor] = (),
+        *scalars: float,
     ) -> Any:
         """The outputs; one alone where there is one."""
-        forms = getattr(torch.ops.comfuse_host, f"region_{len(spec.outputs)}")
+        outputs = programs.parse(spec.text()).outputs
+        forms = getattr(torch.ops.comfuse_host, f"region_{len(outputs)}")
         return getattr(forms, f"t{len(operands)}")(spec.text(), a, b, *operands, *scalars)
 
     def call_into(
         self,
-        spec: FusedSpec,
+        spec: FusedSpec | ChainSpec,
         a: Tensor,
         b: Tensor,
         operands: Sequence[Tensor],

@@ -313,7 +313,7 @@ def test_counts_are_checked(host: Host) -> None:
     a, b, bias, _ = tensors(spec, 6)
     with pytest.raises(RuntimeError, match=r"\[ArgumentError\] operands is a list of 1; allowed: 2"):
         host.call(spec, a, b, (bias,))
-    for number, allowed in ((17, "2"), (18, "at most 17")):  # 16 and the second product's B
+    for number, allowed in ((18, "2"), (19, "at most 18")):  # 16 and two further factors
         with pytest.raises(RuntimeError, match=rf"operands is a list of {number}; allowed: {allowed}"):
             torch.ops.comfuse_host.region(spec.text(), a, b, [bias] * number, [])
 

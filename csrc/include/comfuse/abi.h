@@ -4,11 +4,11 @@
 
 #include <stdint.h>
 
-#define CF_ABI_VERSION 2
+#define CF_ABI_VERSION 3
 #define CF_MAX_OPERANDS 16
 #define CF_MAX_OUTPUTS 8
 #define CF_MAX_SCALARS 16
-#define CF_MAX_PRODUCTS 2
+#define CF_MAX_FACTORS 3  // B of two products side by side and of one behind them
 
 #ifdef __cplusplus
 extern "C" {
@@ -27,8 +27,9 @@ typedef struct {
 
 // A: m rows of k elements, or k rows of m where the kernel wants M contiguous.  B: N rows of k, or k rows of
 // N; one for each product.  `operands` and `outputs` are in the order of the spec, run-time scalars left out
-// of the former.  A, B and every tile that is not strided start at multiples of 16 bytes, and so do their
-// rows; of 8 bytes, outputs of one-byte elements.
+// of the former.  Of a chain, factors, operands and scalars come link by link, and k is that of A.  A, B and
+// every tile that is not strided start at multiples of 16 bytes, and so do their rows; of 8 bytes, outputs of
+// one-byte elements.
 typedef struct {
   uint32_t abi_version;
   uint32_t reserved;
@@ -36,7 +37,7 @@ typedef struct {
   int64_t k;
   int64_t batches;  // 1 where the kernel is not batched
   CfTensor a;
-  CfTensor b[CF_MAX_PRODUCTS];
+  CfTensor b[CF_MAX_FACTORS];
   CfTensor operands[CF_MAX_OPERANDS];
   CfTensor outputs[CF_MAX_OUTPUTS];
   float scalars[CF_MAX_SCALARS];

@@ -79,6 +79,8 @@ template <int Output, class T, class Expr>
 struct RowStore {};  // (N,), in the ColTail
 template <int Output, class T, class Expr>
 struct ScalarStore {};  // (), in the FullTail
+template <class Expr>
+struct Pass {};  // in a chain, on to the next GEMM as its A; the only effect of the phase between
 
 // ---- structure
 template <class... T>
@@ -158,6 +160,40 @@ struct Stages {  // of the ring of K blocks
 template <int Count>
 struct TileSlots {  // for tile operands, each of 64 rows by 32 columns; one ring for each member of a team
   static constexpr int value = Count;
+};
+
+// Of a chain of two GEMMs.  Each warpgroup computes tiles of 64 rows from end to end, the columns of the
+// first GEMM (the second's K) in blocks.  `Buffers`: results of the first that a warpgroup holds, so many
+// blocks ahead of the second.
+template <int Warpgroups, int Block, int Buffers>
+struct ChainSchedule {
+  static constexpr int kWarpgroups = Warpgroups, kBlock = Block, kBuffers = Buffers;
+};
+// Where the first GEMM's A, `Columns` wide, waits while the blocks pass.
+template <int Columns>
+struct RowsInRegisters {
+  static constexpr int K = Columns;
+  static constexpr bool kInRegisters = true;
+};
+template <int Columns>
+struct RowsInShared {
+  static constexpr int K = Columns;
+  static constexpr bool kInRegisters = false;
+};
+// Where the blocks of the first and the second B wait: for the CTA's life, or passing through one ring.
+struct Resident {
+  static constexpr bool kFirst = true, kSecond = true;
+  static constexpr int kRing = 0;
+};
+template <int Ring>
+struct ResidentFirst {
+  static constexpr bool kFirst = true, kSecond = false;
+  static constexpr int kRing = Ring;
+};
+template <int Ring>
+struct Streamed {
+  static constexpr bool kFirst = false, kSecond = false;
+  static constexpr int kRing = Ring;
 };
 
 // ---- which template a type is of
@@ -280,6 +316,23 @@ using PhaseEffectsOf = typename EffectsOfPhases<PhasesOf<ProgramT>>::type;
 template <class ProgramT>
 using ReductionsOf = typename Filter<IsReduction, PhaseEffectsOf<ProgramT>>::type;
 
+// Everything that leaves the kernel.
+template <class X>
+struct IsStore
+    : std::bool_constant<IsTileStore<X>::value || IsStridedStore<X>::value || IsColumnStore<X>::value ||
+                         IsGroupStore<X>::value || IsRowStore<X>::value || IsScalarStore<X>::value> {};
+template <class ProgramT>
+using StoresOf =
+    typename Filter<IsStore, typename Concatenate<PhaseEffectsOf<ProgramT>, typename RowTailOf<ProgramT>::Effects,
+                                                  typename ColTailOf<ProgramT>::Effects,
+                                                  typename FullTailOf<ProgramT>::Effects>::type>::type;
+template <class... Store>
+constexpr int output_count(List<Store...>) {
+  int count = 0;
+  ((count = ElementOf<Store>::index >= count ? ElementOf<Store>::index + 1 : count), ...);
+  return count;
+}
+
 // Columns of a group: one number a program; 0 if it has no GroupReduce.
 template <class... E>
 constexpr int group_columns(List<E...>) {
@@ -287,6 +340,33 @@ constexpr int group_columns(List<E...>) {
   ((columns = ReductionOf<E>::kGroup > 0 ? ReductionOf<E>::kGroup : columns), ...);
   return columns;
 }
+
+// Whether expressions, or what is made of them, read a leaf.
+template <class Leaf, class X>
+constexpr bool reads_leaf = std::is_same<Leaf, X>::value;
+template <class Leaf, class... X>
+constexpr bool reads_leaf<Leaf, List<X...>> = (false || ... || reads_leaf<Leaf, X>);
+template <class Leaf, class Fn, class... X>
+constexpr bool reads_leaf<Leaf, Map<Fn, X...>> = reads_leaf<Leaf, List<X...>>;
+template <class Leaf, int I, class X>
+constexpr bool reads_leaf<Leaf, Column<I, X>> = reads_leaf<Leaf, X>;
+template <class Leaf, class X>
+constexpr bool reads_leaf<Leaf, Pass<X>> = reads_leaf<Leaf, X>;
+template <class Leaf, class T, class C, class L, class E>
+constexpr bool reads_leaf<Leaf, Phase<T, C, L, E>> = reads_leaf<Leaf, List<C, L, E>>;
+
+// A chain's operands, those of the phase between its GEMMs and those of the program behind.
+template <class MiddleT>
+struct ReadBy {
+  template <class Operand>
+  struct Is : std::bool_constant<reads_leaf<Operand, MiddleT>> {};
+  template <class Operand>
+  struct IsNot : std::bool_constant<!reads_leaf<Operand, MiddleT>> {};
+};
+template <class MiddleT, class OperandsT>
+using MiddleOperandsOf = typename Filter<ReadBy<MiddleT>::template Is, OperandsT>::type;
+template <class MiddleT, class OperandsT>
+using OuterOperandsOf = typename Filter<ReadBy<MiddleT>::template IsNot, OperandsT>::type;
 
 // ---- shared memory
 template <class... X>

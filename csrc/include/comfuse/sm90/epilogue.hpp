@@ -46,12 +46,16 @@ class Epilogue {
     Collected collected;
   };
 
-  CF_DEVICE Epilogue(Params const& params, Shared const& shared, int team, int member)
-      : params_(params), shared_(shared), ring_(shared.ring), team_(team), warp_(4 * member + warp_id() % 4) {
+  // `warp`: in the team.
+  CF_DEVICE Epilogue(Params const& params, Shared const& shared, int team, int warp)
+      : params_(params), shared_(shared), ring_(shared.ring), team_(team), warp_(warp) {
     if constexpr (Layout::kExchanges)
       parity_ = LaunchParity(params.workspace.parity_counter, gridDim.x * Kernel::kConsumerWarps);
     if (Ring::kOrdered && team == Kernel::kTeams - 1) Ring::Turn::pass(team);
   }
+
+  // The member's tile slots, for who reads some of them before the phases do.
+  CF_DEVICE Ring& ring() { return ring_; }
 
   // Passes over items of the other teams.
   CF_DEVICE void skip_items(int count) { ring_.skip_items(count); }

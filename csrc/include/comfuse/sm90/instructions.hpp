@@ -129,10 +129,52 @@ CF_DEVICE void wgmma(uint64_t a, uint64_t b, float (&d)[N / 2], bool accumulate)
   wgmma<Op>(a, b, d, accumulate ? ScaleOut::One : ScaleOut::Zero, std::make_index_sequence<N / 2>{});
 }
 
+// The same with A in registers, four words a thread (ldmatrix.x4 loads them), and B K-major.
+template <class T, int N>
+struct WgmmaOfRegisters;
+#define CF_WGMMA(T, N, NAME)                                                                       \
+  template <>                                                                                      \
+  struct WgmmaOfRegisters<T, N> {                                                                  \
+    using Op = cute::SM90::GMMA::NAME<cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::K>;     \
+  };
+CF_WGMMA(bf16, 64, MMA_64x64x16_F32BF16BF16_RS)
+CF_WGMMA(bf16, 128, MMA_64x128x16_F32BF16BF16_RS)
+CF_WGMMA(bf16, 192, MMA_64x192x16_F32BF16BF16_RS)
+CF_WGMMA(bf16, 256, MMA_64x256x16_F32BF16BF16_RS)
+CF_WGMMA(fp16, 64, MMA_64x64x16_F32F16F16_RS)
+CF_WGMMA(fp16, 128, MMA_64x128x16_F32F16F16_RS)
+CF_WGMMA(fp16, 192, MMA_64x192x16_F32F16F16_RS)
+CF_WGMMA(fp16, 256, MMA_64x256x16_F32F16F16_RS)
+#undef CF_WGMMA
+
+template <class Op, int Size, size_t... I>
+CF_DEVICE void wgmma(uint32_t const* a, uint64_t b, float (&d)[Size], cute::SM90::GMMA::ScaleOut scale,
+                     std::index_sequence<I...>) {
+  Op::fma(a[0], a[1], a[2], a[3], b, d[I]..., scale);
+}
+template <class T, int N>
+CF_DEVICE void wgmma(uint32_t const* a, uint64_t b, float (&d)[N / 2], bool accumulate) {
+  using cute::SM90::GMMA::ScaleOut;
+  wgmma<typename WgmmaOfRegisters<T, N>::Op>(a, b, d, accumulate ? ScaleOut::One : ScaleOut::Zero,
+                                             std::make_index_sequence<N / 2>{});
+}
+
 template <int Size>
 CF_DEVICE void fence_accumulators(float (&d)[Size]) {
 #pragma unroll
   for (int i = 0; i < Size; ++i) cute::warpgroup_fence_operand(d[i]);
+}
+// What a wgmma is to overwrite: accumulators that keep parts of what they held tie ptxas' hands (C7511).
+template <int Size>
+CF_DEVICE void forget_accumulators(float (&d)[Size]) {
+#pragma unroll
+  for (int i = 0; i < Size; ++i) asm volatile("" : "=f"(d[i]));
+}
+// Keeps A's registers as they are until here, where wgmmas have been waited for that read them.
+template <int Size>
+CF_DEVICE void keep_registers(uint32_t const (&a)[Size]) {
+#pragma unroll
+  for (int i = 0; i < Size; ++i) asm volatile("" ::"r"(a[i]) : "memory");
 }
 
 }  // namespace comfuse::sm90

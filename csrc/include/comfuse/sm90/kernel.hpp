@@ -12,16 +12,6 @@
 
 namespace comfuse::sm90 {
 
-template <class X>
-struct IsStore
-    : std::bool_constant<IsTileStore<X>::value || IsStridedStore<X>::value || IsColumnStore<X>::value ||
-                         IsGroupStore<X>::value || IsRowStore<X>::value || IsScalarStore<X>::value> {};
-template <class P>
-using StoresOf =
-    typename Filter<IsStore, typename Concatenate<PhaseEffectsOf<P>, typename RowTailOf<P>::Effects,
-                                                  typename ColTailOf<P>::Effects,
-                                                  typename FullTailOf<P>::Effects>::type>::type;
-
 template <class GemmT, class ScheduleT, class ClusterT, class StagesT, class SlotsT, class OperandsT,
           class ProgramT>
 struct FusedGemm {
@@ -30,12 +20,13 @@ struct FusedGemm {
   using ClusterShape = ClusterT;
   using OperandList = OperandsT;
   using Program = ProgramT;
+  using Phases = PhasesOf<Program>;
   using Scheduler = TileScheduler<GemmT, Schedule, ClusterShape, (FedBackOf<Program>::size > 0)>;
   using Item = typename Scheduler::Item;
   using Main = Mainloop<GemmT, Schedule, ClusterShape, StagesT>;
   using Accumulator = typename Main::Accumulator;
 
-  static constexpr int N = GemmT::N, kProducts = GemmT::kProducts;
+  static constexpr int N = GemmT::N, kProducts = GemmT::kProducts, kFactorsB = kProducts;
   static constexpr bool kBatched = GemmT::kBatched;
   static constexpr int TileM = Schedule::TileM, TileN = Schedule::TileN, TileK = Schedule::TileK;
   static constexpr int ClusterN = ClusterShape::ClusterN;
@@ -72,6 +63,8 @@ struct FusedGemm {
                 "a phase holds a slot for each operand and fragment");
   static_assert(OperandList::size <= CF_MAX_OPERANDS);
   static constexpr int kVectorBytes = vector_bytes<void, TileM, TileN>(OperandList{});
+  template <class Operand>
+  static constexpr int kColumnsOf = N;
   template <class V>
   static constexpr int vector_offset = vector_bytes<V, TileM, TileN>(OperandList{});
 
@@ -90,13 +83,7 @@ struct FusedGemm {
   static_assert(kSharedBytes <= 232448, "the plan needs more shared memory than a CTA can have");
 
   // ---- outputs
-  template <class... Store>
-  static constexpr int outputs(List<Store...>) {
-    int count = 0;
-    ((count = ElementOf<Store>::index >= count ? ElementOf<Store>::index + 1 : count), ...);
-    return count;
-  }
-  static constexpr int kOutputs = outputs(StoresOf<Program>{});
+  static constexpr int kOutputs = output_count(StoresOf<Program>{});
   static_assert(kOutputs <= CF_MAX_OUTPUTS);
 
   struct Params {
@@ -280,7 +267,8 @@ struct FusedGemm {
 
   CF_DEVICE static void consume(Params const& params, typename Main::Shared const& main, uint8_t* memory,
                                 Scheduler scheduler, int team, int member) {
-    Epilogue<FusedGemm> epilogue(params, epilogue_memory(memory, team, member), team, member);
+    Epilogue<FusedGemm> epilogue(params, epilogue_memory(memory, team, member), team,
+                                  4 * member + warp_id() % 4);
     typename Main::Position position;
     Accumulator accumulator;
     if constexpr (kTeams == 1) {

@@ -20,7 +20,7 @@ class Launcher {
   static int launch(CfArgs const* args, void* workspace, void* stream) {
     if (args->abi_version != CF_ABI_VERSION) return CF_ERROR_ABI;
     if (!has_legal_sizes(*args) || !factors_aligned(*args) ||
-        !phases_aligned(*args, PhasesOf<typename Kernel::Program>{}))
+        !phases_aligned(*args, typename Kernel::Phases{}))
       return CF_ERROR_ARGUMENT;
     if (!Layout::kIsEmpty && workspace == nullptr) return CF_ERROR_ARGUMENT;
     int device, clusters;
@@ -34,12 +34,11 @@ class Launcher {
     params.m = int(args->m);
     params.row_blocks = int(args->batches * blocks_of(args->m));
     params.blocks_of_batch = Divisor::of(uint32_t(blocks_of(args->m)));
-    params.k_blocks = (int(args->k) + Kernel::TileK - 1) / Kernel::TileK;
     Layout::place(&params.workspace, workspace, params.row_blocks);
     for (int i = 0; i < Kernel::OperandList::size; ++i) params.operands[i] = args->operands[i];
     for (int i = 0; i < Kernel::kOutputs; ++i) params.outputs[i] = args->outputs[i];
     for (int i = 0; i < CF_MAX_SCALARS; ++i) params.scalars[i] = args->scalars[i];
-    if (!encode_gemm<typename Kernel::Main>(&params.gemm, *args) ||
+    if (!FactorMaps<Kernel>::encode(params, *args) ||
         !encode_tiles(params, *args, typename Kernel::OperandList{}))
       return CF_ERROR_TENSOR_MAP;
 
@@ -70,7 +69,8 @@ class Launcher {
   // What the kernel's integers can count; items are counted one lap of the grid past their end.
   static bool has_legal_sizes(CfArgs const& args) {
     constexpr int64_t kLimit = INT32_MAX / 2;
-    return args.m > 0 && args.m < kLimit && args.k > 0 && args.k < kLimit && args.batches > 0 &&
+    return args.m > 0 && args.m < kLimit && args.k > 0 && args.k < kLimit &&
+           FactorMaps<Kernel>::accepts(args) && args.batches > 0 &&
            args.batches <= (Kernel::kBatched ? kLimit : 1) &&
            blocks_of(args.m) * args.batches < kLimit / Kernel::Scheduler::kClustersN;
   }
@@ -83,7 +83,7 @@ class Launcher {
   static bool factors_aligned(CfArgs const& args) {
     constexpr size_t kElement = sizeof(typename Kernel::Element);
     bool aligned = is_aligned(args.a, kElement);
-    for (int p = 0; p < Kernel::kProducts; ++p) aligned = aligned && is_aligned(args.b[p], kElement);
+    for (int i = 0; i < Kernel::kFactorsB; ++i) aligned = aligned && is_aligned(args.b[i], kElement);
     return aligned;
   }
   template <class... P>
@@ -164,8 +164,8 @@ class Launcher {
       CfTensor const& tensor = args.operands[ElementOf<Operand>::index];
       params.tile_steps[kMap] = step_of(tensor);
       return encode_matrix<typename ElementOf<Operand>::type, Kernel::kBatched>(
-          &params.tiles[kMap], tensor, args.batches, args.m, Kernel::N, 64, kFragmentColumns,
-          CU_TENSOR_MAP_SWIZZLE_NONE);
+          &params.tiles[kMap], tensor, args.batches, args.m, Kernel::template kColumnsOf<Operand>, 64,
+          kFragmentColumns, CU_TENSOR_MAP_SWIZZLE_NONE);
     }
     return true;
   }

@@ -42,7 +42,7 @@ struct Mainloop {
   static constexpr int kReleases = Schedule::kTeamSize * ClusterN;     // arrivals that free a stage
   static_assert(TileK * sizeof(T) == kLineBytes, "a K block is one 128-byte swizzle row");
   static_assert(ClusterShape::ClusterM == 1, "clusters extend along N");
-  static_assert(kProducts <= CF_MAX_PRODUCTS && kProducts * TileN <= 256, "one wgmma covers all products");
+  static_assert(kProducts <= 2 && kProducts * TileN <= 256, "one wgmma covers all products");
   static_assert((!kMNMajorA || kRowsA % kRowsOfBlock == 0) && (!kMNMajorB || TileN % kRowsOfBlock == 0),
                 "MN-major factors come in boxes of 64 rows");
 

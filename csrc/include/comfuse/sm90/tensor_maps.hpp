@@ -109,4 +109,15 @@ bool encode_gemm(typename Main::Maps* maps, CfArgs const& args) {
   return ok;
 }
 
+// How a launch's factors become a kernel's parameters; a kernel without a Mainloop has its own.
+template <class Kernel>
+struct FactorMaps {
+  // Beyond what holds for all kernels.
+  static bool accepts(CfArgs const&) { return true; }
+  static bool encode(typename Kernel::Params& params, CfArgs const& args) {
+    params.k_blocks = (int(args.k) + Kernel::TileK - 1) / Kernel::TileK;
+    return encode_gemm<typename Kernel::Main>(&params.gemm, args);
+  }
+};
+
 }  // namespace comfuse::sm90

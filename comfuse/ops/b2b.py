@@ -1,0 +1,97 @@
+"""Two linear layers back to back in one kernel."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from comfuse.generator import catalog
+from comfuse.generator.spec import Space
+from comfuse.ops.chain_op import ChainOp
+from comfuse.ops.faults import Argument
+from comfuse.ops.linear import fused_gemm
+
+
+def fused_b2b_gemm(
+    x: Tensor,
+    w0: Tensor,
+    w1: Tensor,
+    b0: Tensor | None = None,
+    b1: Tensor | None = None,
+    activation0: str | None = None,
+    activation1: str | None = None,
+    residual0: Tensor | None = None,
+    residual1: Tensor | None = None,
+) -> Tensor:
+    """Two times :func:`fused_gemm`, the second of the first one's result, as one kernel on Hopper GPUs.
+
+    ``middle = activation0(x @ w0.T + b0) + residual0`` never leaves the chip; it is rounded once, to x's
+    dtype.  ``activation1(middle @ w1.T + b1) + residual1`` is rounded at the store.  All else is computed in
+    float32.
+
+    Args:
+        x: (..., K), bfloat16 or float16.
+        w0: (H, K), x's dtype, as nn.Linear has it.
+        w1: (N, H), x's dtype.
+        b0: (H,).
+        b1: (N,).
+        activation0, activation1: None, or the name of an elementwise op of one argument, as for
+            :func:`fused_gemm`.
+        residual0: (..., H) or what broadcasts to it, or (M, H) with M the product of x's leading sizes.
+        residual1: (..., N), likewise.
+
+        Biases and residuals may each be bfloat16, float16 or float32.  ``x``, the weights and tiles are
+        copied first (counted) where their rows are not contiguous, one stride cannot walk these, or they are
+        not aligned to 16 bytes.
+
+    Returns:
+        (..., N), x's dtype.  It is empty if x has no rows; if K is 0 the products of x sum to zero.
+
+    Differentiable, once.  Where a gradient is wanted, two calls of :func:`fused_gemm` run instead of the one
+    kernel, and keep what these keep: the middle is stored.
+
+    Runs a kernel for each layer, and counts that in ``comfuse.fallbacks``, where the planner refuses the
+    sizes (one that is no multiple of 8, N beyond 256, weights too large to pass through the chip for every
+    block of rows); torch's own ops, counted too, where the GPU is not a Hopper or nothing can be compiled.
+    CPU tensors are computed in float32, which is not counted.
+
+    Under torch.autocast, x and the weights are converted to its dtype unless they already have one 16-bit
+    dtype.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, ArgumentError: an argument that the op cannot take.
+        GradientError: a gradient is differentiated again.
+        BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
+        FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
+    """
+    return _OP(x, (w0, b0, residual0, w1, b1, residual1), (activation0, activation1))
+
+
+def _unfused(
+    x: Tensor,
+    w0: Tensor,
+    b0: Tensor | None,
+    residual0: Tensor | None,
+    w1: Tensor,
+    b1: Tensor | None,
+    residual1: Tensor | None,
+    activation0: str | None,
+    activation1: str | None,
+) -> Tensor:
+    middle = fused_gemm(x, w0, b0, activation0, residual0)
+    return fused_gemm(middle, w1, b1, activation1, residual1)
+
+
+_OP = ChainOp(
+    "fused_b2b_gemm",
+    catalog.b2b,
+    [
+        Argument("w0", None, required=True),
+        Argument("b0", Space.ROW),
+        Argument("residual0", Space.TILE),
+        Argument("w1", None, required=True),
+        Argument("b1", Space.ROW),
+        Argument("residual1", Space.TILE),
+    ],
+    _unfused,
+    options=dict.fromkeys(("activation0", "activation1"), (None, *catalog.ACTIVATIONS)),
+)

@@ -1,0 +1,326 @@
+// The kernel layer of a chain of two GEMMs: persistent, warp-specialised.  Each of two or three consumer
+// warpgroups computes tiles of 64 rows of its own, from X to Y; what one does in the middle or behind hides
+// behind the wgmmas of the others.  In the producer warpgroup a warp for each of them loads its rows and its
+// tile operands, so that none waits for another's, and the last warp loads the weights for all.
+#pragma once
+
+#include "comfuse/abi.h"
+#include "comfuse/sm90/chain_mainloop.hpp"
+#include "comfuse/sm90/divisor.hpp"
+#include "comfuse/sm90/epilogue.hpp"
+#include "comfuse/sm90/reductions.hpp"
+
+namespace comfuse::sm90 {
+
+// Read anew each time: it need not stay in a register.
+CF_DEVICE int grid_size() {
+  int size;
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(size));
+  return size;
+}
+
+// Warpgroup w of CTA b takes the tiles b, b + G, ... of G CTAs, whose number modulo the warpgroups is w.
+template <int Warpgroups>
+struct ChainScheduler {
+  static constexpr int kTilesN = 1, kClustersN = 1;
+
+  struct Item {
+    static constexpr int tile_n = 0, batch = 0;
+    int row_block;
+    CF_DEVICE int row() const { return row_block * 64; }
+    CF_DEVICE static constexpr int column() { return 0; }
+    CF_DEVICE static constexpr bool phantom() { return false; }
+  };
+
+  int next, row_blocks;
+
+  CF_DEVICE ChainScheduler(int row_blocks, int warpgroup)
+      : next(warpgroup * grid_size() + blockIdx.x), row_blocks(row_blocks) {}
+  CF_DEVICE bool done() const { return next >= row_blocks; }
+  CF_DEVICE Item item() const { return {next}; }
+  CF_DEVICE void advance() { next += Warpgroups * grid_size(); }
+};
+
+template <class FirstGemm, class MiddleT, class SecondGemm, class ScheduleT, class RowsT, class WeightsT,
+          class SlotsT, class OperandsT, class ProgramT>
+struct FusedChain {
+  using Factors = ChainFactors<FirstGemm, SecondGemm, ScheduleT, RowsT, WeightsT>;
+  using Element = typename Factors::T;
+  using Middle = MiddleT;
+  using Program = ProgramT;
+  using Phases = typename Concatenate<List<Middle>, PhasesOf<Program>>::type;
+  using OperandList = OperandsT;
+  using MiddleOperands = MiddleOperandsOf<Middle, OperandList>;
+  using OuterOperands = OuterOperandsOf<Middle, OperandList>;
+  using Scheduler = ChainScheduler<Factors::kWarpgroups>;
+  using Item = typename Scheduler::Item;
+  static_assert(Middle::Groups::size == 0 && ReductionsOf<List<Middle>>::size == 0);
+  static_assert(ColReductionsOf<Program>::size + FullReductionsOf<Program>::size == 0,
+                "a chain has no collector");
+
+  // ---- what the program behind the second GEMM is told: its tiles, each a team's of one warpgroup
+  static constexpr int N = Factors::N, TileM = 64, TileN = Factors::TileN, ClusterN = 1;
+  static constexpr int kProducts = 1, kFragments = 1, kTeams = 1, kTeamSize = 1;
+  static constexpr bool kBatched = false, kClippedN = N % TileN != 0;
+  using Accumulator = float[kFragments][TileN / 2];
+
+  // ---- threads
+  static constexpr int kWarpgroups = Factors::kWarpgroups;
+  static constexpr int kThreads = (1 + kWarpgroups) * kWarpgroup;
+  // The registers that a CTA starts with, 168 or 128 a thread, dealt out anew.
+  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 24 : 32,
+                       kConsumerRegisters = kWarpgroups == 2 ? 240 : 160;
+
+  // ---- operands
+  static constexpr int kFactorsB = Factors::kProducts + 1;
+  static constexpr int kTileOperands = count_of<IsTile>(OperandList{});
+  static constexpr int kSlots = kTileOperands > 0 ? SlotsT::value : 0;  // of each warpgroup
+  static constexpr int kSlotBytes = 64 * 32 * max_tile_element(OperandList{});
+  static constexpr int kSlotsPerItem = 0;  // of a ring that teams share: none is
+  template <class... P>
+  static constexpr int most_tiles(List<P...>) {
+    int most = 0;
+    ((most = P::Tiles::size > most ? P::Tiles::size : most), ...);
+    return most;
+  }
+  static_assert(kSlots >= most_tiles(Phases{}), "a phase holds a slot for each operand");
+  static_assert(OperandList::size <= CF_MAX_OPERANDS);
+  template <class Operand>
+  static constexpr int kColumnsOf = reads_leaf<Operand, Middle> ? Factors::H : N;
+
+  // ---- row and column vectors.  They wait for no producer: the row vectors, which are the same for all
+  // tiles, are copied at the start; column vectors by the warp that has their rows.
+  static constexpr int kMiddleColumns = Factors::kBlocks * Factors::kBlock;
+  static constexpr int kMiddleBytes = vector_bytes<void, 0, kMiddleColumns>(MiddleOperands{});
+  template <class V>
+  static constexpr int middle_offset = vector_bytes<V, 0, kMiddleColumns>(MiddleOperands{});
+  static constexpr int kVectorBytes = 0;  // that a producer brings
+  static constexpr int kOuterBytes = vector_bytes<void, TileM, TileN>(OuterOperands{});
+  template <class V>
+  static constexpr int vector_offset = vector_bytes<V, TileM, TileN>(OuterOperands{});
+  static constexpr int kOuterBuffers = count_of<IsColumnVector>(OuterOperands{}) > 0 ? kWarpgroups : 1;
+
+  // ---- shared memory: weights, each warpgroup's rows, each one's tile slots, vectors, barriers
+  static constexpr int kRowsOffset = Factors::kWeightBytes;
+  static constexpr int shared_bytes(int row_stages) {
+    return kRowsOffset + kWarpgroups * (row_stages * Factors::kRowBytes + kSlots * kSlotBytes) +
+           kMiddleBytes + kOuterBuffers * kOuterBytes +
+           8 * (Factors::kWeightBarriers + 2 * kWarpgroups * (row_stages + kSlots));
+  }
+  static constexpr int kMaxSharedBytes = 232448;
+  static constexpr int kRowStages = shared_bytes(2) <= kMaxSharedBytes ? 2 : 1;
+  static constexpr int kSlotsOffset = kRowsOffset + kWarpgroups * kRowStages * Factors::kRowBytes;
+  static constexpr int kMiddleOffset = kSlotsOffset + kWarpgroups * kSlots * kSlotBytes;
+  static constexpr int kOuterOffset = kMiddleOffset + kMiddleBytes;
+  static constexpr int kBarriersOffset = kOuterOffset + kOuterBuffers * kOuterBytes;
+  static constexpr int kSharedBytes = shared_bytes(kRowStages);
+  static_assert(kSharedBytes <= kMaxSharedBytes, "the plan needs more shared memory than a CTA can have");
+
+  // ---- outputs
+  static constexpr int kOutputs = output_count(StoresOf<Program>{});
+  static_assert(kOutputs <= CF_MAX_OUTPUTS);
+
+  struct Params {
+    typename Factors::Maps factors;
+    CUtensorMap tiles[kTileOperands > 0 ? kTileOperands : 1];
+    int tile_steps[kTileOperands > 0 ? kTileOperands : 1];
+    CfTensor operands[OperandList::size > 0 ? OperandList::size : 1], outputs[kOutputs > 0 ? kOutputs : 1];
+    float scalars[CF_MAX_SCALARS];
+    int m, row_blocks;
+    Divisor blocks_of_batch;
+    Workspace workspace;
+  };
+
+  template <class T>
+  CF_DEVICE static T* base(CfTensor const& tensor, Item const&) {
+    return static_cast<T*>(tensor.data);
+  }
+
+  CF_DEVICE static void run(Params const& params) {
+    extern __shared__ __align__(1024) uint8_t memory[];
+    auto const weights = weights_in(memory);
+    if (threadIdx.x == 0) {
+      weights.init();
+      for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
+        auto const own = shared_of(memory, warpgroup);
+        for (int i = 0; i < kRowStages; ++i) {
+          Barrier::init(own.rows_full + i, 1);
+          Barrier::init(own.rows_empty + i, 4);
+        }
+        for (int i = 0; i < kSlots; ++i) {
+          Barrier::init(own.ring.full + i, 1);
+          Barrier::init(own.ring.empty + i, 4);
+        }
+      }
+      cutlass::arch::fence_barrier_init();
+    }
+    __syncthreads();
+
+    int const warp = warp_id();
+    if (warp < 4) {
+      cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
+      if (lane_id() == 0) {
+        if (warp < kWarpgroups)
+          produce_rows(params, shared_of(memory, warp), warp);
+        else if (warp == 3)
+          Factors::load_weights(params.factors, weights, rounds(params, 0));
+      }
+    } else {
+      cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
+      copy_row_vectors(params, memory);
+      consume(params, memory, warp / 4 - 1);
+    }
+  }
+
+ private:
+  // What a warpgroup shares with the warp that loads for it.
+  struct Shared {
+    uint8_t* rows;
+    uint64_t *rows_full, *rows_empty;
+    typename SlotRing<FusedChain>::Shared ring;
+  };
+  CF_DEVICE static Shared shared_of(uint8_t* memory, int warpgroup) {
+    auto* barriers = reinterpret_cast<uint64_t*>(memory + kBarriersOffset) + Factors::kWeightBarriers +
+                     2 * warpgroup * (kRowStages + kSlots);
+    auto* slot_barriers = barriers + 2 * kRowStages;
+    return {memory + kRowsOffset + warpgroup * kRowStages * Factors::kRowBytes,
+            barriers,
+            barriers + kRowStages,
+            {memory + kSlotsOffset + warpgroup * kSlots * kSlotBytes, slot_barriers, slot_barriers + kSlots}};
+  }
+  CF_DEVICE static typename Factors::Shared weights_in(uint8_t* memory) {
+    return {memory, reinterpret_cast<uint64_t*>(memory + kBarriersOffset)};
+  }
+  CF_DEVICE static uint8_t* outer_vectors(uint8_t* memory, int warpgroup) {
+    return memory + kOuterOffset + (kOuterBuffers > 1 ? warpgroup * kOuterBytes : 0);
+  }
+  // How many tiles a warpgroup has: the first one as many as any.
+  CF_DEVICE static int rounds(Params const& params, int warpgroup) {
+    int const size = grid_size(), lap = kWarpgroups * size, first = warpgroup * size + blockIdx.x;
+    return (params.row_blocks - first + lap - 1) / lap;
+  }
+
+  // ---- one thread for each warpgroup: rows of X, a stage ahead where there are two, and tile operands
+  CF_DEVICE static void produce_rows(Params const& params, Shared const& shared, int warpgroup) {
+    // Rows that a tile operand is likely to be read from again stay in L2.
+    constexpr uint64_t kHint =
+        kTileOperands > 0 ? uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL) : Factors::kOnce;
+    Scheduler ahead(params.row_blocks, warpgroup);
+    RingPosition<kRowStages> rows;
+    auto const load_rows = [&] {
+      if (ahead.done()) return;
+      wait(shared.rows_empty[rows.slot], rows.phase ^ 1);
+      Factors::template load_rows<kHint>(params.factors, shared.rows_full + rows.slot,
+                                         shared.rows + rows.slot * Factors::kRowBytes, ahead.item().row());
+      rows.advance();
+      ahead.advance();
+    };
+    if constexpr (kRowStages > 1) load_rows();
+    RingPosition<(kSlots > 0 ? kSlots : 1)> slots;
+#pragma unroll 1
+    for (Scheduler scheduler(params.row_blocks, warpgroup); !scheduler.done(); scheduler.advance()) {
+      load_rows();
+      produce_phases(params, shared, scheduler.item().row(), slots, Phases{});
+    }
+  }
+  // In the order in which the consumers read them.
+  template <class Position, class... P>
+  CF_DEVICE static void produce_phases(Params const& params, Shared const& shared, int row,
+                                       Position& position, List<P...>) {
+    (produce_phase(params, shared, row, position, typename P::Tiles{}), ...);
+  }
+  template <class Position, class... Leaf>
+  CF_DEVICE static void produce_phase(Params const& params, Shared const& shared, int row,
+                                      Position& position, List<Leaf...>) {
+    if constexpr (sizeof...(Leaf) > 0) {
+      constexpr bool kOfMiddle = (false || ... || reads_leaf<Leaf, Middle>);
+      constexpr int kColumns = kOfMiddle ? Factors::H : TileN;
+#pragma unroll 1
+      for (int column = 0; column < kColumns; column += kFragmentColumns)
+        (produce_slot(params, shared, row, column, position, Leaf{}), ...);
+    }
+  }
+  template <class Position, class Leaf>
+  CF_DEVICE static void produce_slot(Params const& params, Shared const& shared, int row, int column,
+                                     Position& position, Leaf) {
+    constexpr int kMap = index_among<IsTile, Leaf>(OperandList{});
+    constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+    wait(shared.ring.empty[position.slot], position.phase ^ 1);
+    uint64_t* full = shared.ring.full + position.slot;
+    Barrier::arrive_and_expect_tx(full, 64 * 32 * sizeof(typename ElementOf<Leaf>::type));
+    cute::SM90_TMA_LOAD_2D::copy(&params.tiles[kMap], full, kHint,
+                                 shared.ring.slots + position.slot * kSlotBytes, column, row);
+    position.advance();
+  }
+
+  // ---- vectors, by the consumers; entries beyond the matrix are zero
+  CF_DEVICE static void copy_row_vectors(Params const& params, uint8_t* memory) {
+    copy_rows<Factors::H, kMiddleColumns, true>(params, memory + kMiddleOffset, MiddleOperands{});
+#pragma unroll
+    for (int buffer = 0; buffer < kOuterBuffers; ++buffer)
+      copy_rows<N, TileN, false>(params, outer_vectors(memory, buffer), OuterOperands{});
+    asm volatile("bar.sync 1, %0;" ::"n"(kWarpgroups * kWarpgroup) : "memory");
+  }
+  template <int kEnd, int kCount, bool kOfMiddle, class... Operand>
+  CF_DEVICE static void copy_rows(Params const& params, uint8_t* to, List<Operand...>) {
+    (copy_row<kEnd, kCount, kOfMiddle>(params, to, Operand{}), ...);
+  }
+  template <int kEnd, int kCount, bool kOfMiddle, class Operand>
+  CF_DEVICE static void copy_row(Params const& params, uint8_t* to, Operand) {
+    if constexpr (IsRowVector<Operand>::value) {
+      using T = typename ElementOf<Operand>::type;
+      CfTensor const& tensor = params.operands[ElementOf<Operand>::index];
+      auto const* from = static_cast<T const*>(tensor.data);
+      auto* entries = reinterpret_cast<T*>(to + (kOfMiddle ? middle_offset<Operand> : vector_offset<Operand>));
+#pragma unroll 1
+      for (int i = threadIdx.x - kWarpgroup; i < kCount; i += kWarpgroups * kWarpgroup)
+        entries[i] = i < kEnd ? from[i * tensor.stride] : from_float<T>(0.f);
+    }
+  }
+  // The warp's 16 rows of each column vector; two lanes copy each entry.
+  template <class... Operand>
+  CF_DEVICE static void copy_columns(Params const& params, Item const& item, uint8_t* to, List<Operand...>) {
+    __syncwarp();
+    (copy_column(params, item, to, Operand{}), ...);
+    __syncwarp();
+  }
+  template <class Operand>
+  CF_DEVICE static void copy_column(Params const& params, Item const& item, uint8_t* to, Operand) {
+    if constexpr (IsColumnVector<Operand>::value) {
+      using T = typename ElementOf<Operand>::type;
+      CfTensor const& tensor = params.operands[ElementOf<Operand>::index];
+      int const row = warp_of_group() * 16 + lane_id() % 16;
+      reinterpret_cast<T*>(to + vector_offset<Operand>)[row] =
+          static_cast<T const*>(tensor.data)[min(item.row() + row, params.m - 1) * tensor.stride];
+    }
+  }
+
+  CF_DEVICE static void consume(Params const& params, uint8_t* memory, int warpgroup) {
+    auto const shared = shared_of(memory, warpgroup);
+    uint8_t* const vectors = outer_vectors(memory, warpgroup);
+    WeightReader<Factors> weights(weights_in(memory));
+    Epilogue<FusedChain> epilogue(params, {shared.ring, vectors, nullptr, nullptr, {}}, 0, warp_of_group());
+    RingPosition<kRowStages> rows;
+#pragma unroll 1
+    for (Scheduler scheduler(params.row_blocks, warpgroup); !scheduler.done(); scheduler.advance()) {
+      // Of one tile only: registers that wgmma reads would else stay alive through the program behind.
+      Accumulator accumulator;
+      ChainMainloop<FusedChain> mainloop(params, weights, epilogue.ring(), memory + kMiddleOffset);
+      auto const item = scheduler.item();
+      wait(shared.rows_full[rows.slot], rows.phase);
+      mainloop.run({shared.rows + rows.slot * Factors::kRowBytes, shared.rows_empty + rows.slot,
+                    item.row() + warp_of_group() * 16},
+                   accumulator[0], [&] {
+                     if constexpr (kOuterBuffers > 1) copy_columns(params, item, vectors, OuterOperands{});
+                   });
+      rows.advance();
+      epilogue.run(accumulator, item);
+    }
+    // The others' blocks wait for this warpgroup too.  (Its number anew: no register keeps it till here.)
+    if constexpr (Factors::kStreamedBlocks > 0)
+      for (int i = rounds(params, int(threadIdx.x) / kWarpgroup - 1); i < rounds(params, 0); ++i)
+        weights.skip_tile();
+  }
+};
+
+}  // namespace comfuse::sm90

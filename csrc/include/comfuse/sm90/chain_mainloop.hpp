@@ -1,0 +1,233 @@
+// Both GEMMs of one tile of a chain, by one warpgroup, block by block of the middle's columns.
+//
+// With two buffers the middle of block j runs while GEMM 1 of block j - 1 and GEMM 0 of block j + 1 do; then
+// all is waited for.  With one it runs beside nothing of its own, but beside what the other warpgroups have in
+// flight.
+//
+// Every step waits for all wgmmas: they are done by then, and a loop that always leaves some in flight is one
+// whose registers ptxas cannot follow (C7514: it would wait behind every wgmma).  No group is ever empty: an
+// empty one is not free.
+#pragma once
+
+#include "comfuse/sm90/chain_factors.hpp"
+#include "comfuse/sm90/chain_middle.hpp"
+#include "comfuse/sm90/slot_ring.hpp"
+
+namespace comfuse::sm90 {
+
+template <class Kernel>
+class ChainMainloop {
+  using Factors = typename Kernel::Factors;
+  using Middle = typename Kernel::Middle;
+  using Params = typename Kernel::Params;
+  using T = typename Factors::T;
+  using Ring = SlotRing<Kernel>;
+  using Source = MiddleSource<Kernel>;
+  static constexpr int kBlocks = Factors::kBlocks, kBlock = Factors::kBlock, kBuffers = Factors::kBuffers;
+  static constexpr int kProducts = Factors::kProducts, kSteps = Factors::kSteps, TileN = Factors::TileN;
+  static constexpr int kLastColumns = Factors::H - (kBlocks - 1) * kBlock;  // that the last block has
+
+ public:
+  using Outer = float[TileN / 2];
+  struct Tile {
+    uint8_t* rows;  // of X, in shared memory
+    uint64_t* rows_empty;
+    int row;  // first of the warp's 16 rows in the matrix
+  };
+
+  // `vectors`: the middle's row vectors.
+  CF_DEVICE ChainMainloop(Params const& params, WeightReader<Factors>& weights, Ring& ring,
+                          uint8_t const* vectors)
+      : params_(params), weights_(weights), ring_(ring), vectors_(vectors) {}
+
+  // The tile's rows have come; `begun` is called as soon as wgmmas are under way.
+  template <class Begun>
+  CF_DEVICE void run(Tile const& tile, Outer& outer, Begun const& begun) {
+    rows_ = uniform(cute::cast_smem_ptr_to_uint(tile.rows));
+    if constexpr (Factors::kRowsInRegisters) {
+      load_rows();
+      fence_async_shared();  // TMA will overwrite what this warp has read
+      free_rows(tile);
+    }
+    multiply_first<0>(0);
+    begun();
+    MiddleRows<Kernel> const rows(params_, tile.row + lane_id() / 4);
+    Source source(params_, rows, vectors_, warp_of_group() * 16);
+    finish_first<0>(tile, kBlocks == 1);
+
+    // Whole turns of the buffers between the first step and the last ones.
+    constexpr int kLooped = kBlocks > 2 ? (kBlocks - 2) / kBuffers * kBuffers : 0;
+    step<0>(tile, source, outer, 0);
+    if constexpr (kLooped > 0) {
+#pragma unroll 1
+      for (int block = 1; block < 1 + kLooped; block += kBuffers) {
+        step<1>(tile, source, outer, block);
+        if constexpr (kBuffers == 2) step<2>(tile, source, outer, block + 1);
+      }
+    }
+    last_steps<1 + kLooped>(tile, source, outer);
+    multiply_second<true>(outer, kBlocks - 1);
+    finish_second<0>(outer);
+  }
+
+ private:
+  template <int kBlockOfStep>
+  CF_DEVICE void last_steps(Tile const& tile, Source& source, Outer& outer) {
+    if constexpr (kBlockOfStep < kBlocks) {
+      step<kBlockOfStep>(tile, source, outer, kBlockOfStep);
+      last_steps<kBlockOfStep + 1>(tile, source, outer);
+    }
+  }
+
+  // The middle of a block, which leaves the block's A of GEMM 1 in `passed_`; with one buffer GEMM 0 of the
+  // block too.  `kLike`: a block that has the same buffer and is the first or the last if this is.
+  template <int kLike>
+  CF_DEVICE void step(Tile const& tile, Source& source, Outer& outer, int block) {
+    constexpr bool kFirst = kLike == 0, kLast = kLike == kBlocks - 1;
+    auto& buffer = buffers_[kLike % kBuffers];
+    if constexpr (!kFirst) multiply_second<false>(outer, block - 1);
+    if constexpr (kBuffers == 1) {
+      if constexpr (!kFirst) {
+        multiply_first<0>(block);
+        finish_second<1>(outer);
+        finish_first<0>(tile, kLast);
+      }
+      run_middle<kLast>(source, buffer, block);
+    } else {
+      constexpr int kNext = (kLike + 1) % kBuffers;
+      if constexpr (!kLast) multiply_first<kNext>(block + 1);
+      run_middle<kLast>(source, buffer, block);
+      fence_accumulators(buffer);
+      // Otherwise ptxas puts most of the middle behind the wait, where it runs beside nothing.
+      if constexpr (kBlocks > 1) weights_.separate();
+      if constexpr (!kFirst) finish_second<!kLast>(outer);
+      if constexpr (!kLast) finish_first<kNext>(tile, kLike + 1 == kBlocks - 1);
+      fence_accumulators(buffer);
+    }
+    pack_passed(buffer);
+  }
+
+  // ---- GEMM 0
+  // X's rows as wgmma's A: the four 8 x 8 matrices of each 16 k's.
+  CF_DEVICE void load_rows() {
+    int const line = warp_of_group() * 16 + lane_id() % 16;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      uint32_t* const to = rows_of_thread_ + 4 * step;
+      uint32_t const from = rows_ + step / 4 * kBlockBytes + line * kLineBytes +
+                            ((step % 4 * 2 + lane_id() / 16) ^ line % 8) * 16;
+      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                   : "r"(from)
+                   : "memory");
+    }
+  }
+  CF_DEVICE static void free_rows(Tile const& tile) {
+    __syncwarp();
+    if (lane_id() == 0) arrive(*tile.rows_empty);
+  }
+  template <int kBuffer>
+  CF_DEVICE void multiply_first(int block) {
+    uint32_t const b = weights_.first(block);
+    forget_accumulators(buffers_[kBuffer]);
+    cute::warpgroup_arrive();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      uint32_t const within = step % 4 * SharedLayout<KMajor>::kStep;
+      auto const second = wgmma_descriptor<KMajor>(b + step / 4 * kProducts * kBlockBytes + within);
+      if constexpr (Factors::kRowsInRegisters)
+        wgmma<T, kProducts * kBlock>(rows_of_thread_ + 4 * step, second, buffers_[kBuffer], step > 0);
+      else
+        wgmma<T, kProducts * kBlock, false, false>(
+            wgmma_descriptor<KMajor>(rows_ + step / 4 * kBlockBytes + within), second, buffers_[kBuffer],
+            step > 0);
+    }
+    cute::warpgroup_commit_batch();
+  }
+  // `last`: of the tile's blocks.
+  template <int kBuffer>
+  CF_DEVICE void finish_first(Tile const& tile, bool last) {
+    cute::warpgroup_wait<0>();
+    fence_accumulators(buffers_[kBuffer]);
+    weights_.free_first();
+    if (!last) return;
+    if constexpr (Factors::kRowsInRegisters)
+      keep_registers(rows_of_thread_);
+    else
+      free_rows(tile);
+  }
+
+  // ---- the middle, which leaves what it passes on in the first product's place
+  template <bool kLast>
+  CF_DEVICE void run_middle(Source& source, float (&buffer)[kProducts * kBlock / 2], int block) {
+    constexpr int kColumns = kLast ? kLastColumns : kBlock;
+    using Passed = typename PassedBy<typename Middle::Effects>::type;
+#pragma unroll
+    for (int chunk = 0; chunk < kBlock; chunk += kFragmentColumns) {
+      if (chunk >= kColumns) continue;
+      HeldSlots<1, Middle::Tiles::size> slots;
+      ring_.acquire(slots);
+      source.tiles = slots.address[0];
+      source.column = block * kBlock + chunk;
+#pragma unroll
+      for (int p = 0; p < kProducts; ++p) {
+#pragma unroll
+        for (int n = 0; n < kFragmentValues; ++n)
+          source.acc[p].v[n] = buffer[(p * kBlock + chunk) / 2 + n];
+      }
+      with_lets(source, typename Middle::Lets{}, [&](auto const& env) {
+        Fragment const f = evaluate<Passed>(env);
+        // Columns that do not exist meet zeros in W1, but might be infinite or NaN.
+#pragma unroll
+        for (int n = 0; n < kFragmentValues; ++n)
+          buffer[chunk / 2 + n] = chunk + n / 4 * 8 < kColumns ? f.v[n] : 0.f;
+      });
+      ring_.release(slots);
+    }
+  }
+
+  // ---- GEMM 1
+  // wgmma's A holds the same elements in each thread as the accumulators do.
+  CF_DEVICE void pack_passed(float const (&buffer)[kProducts * kBlock / 2]) {
+#pragma unroll
+    for (int i = 0; i < kBlock / 4; i += 4) {
+      float run[8];
+#pragma unroll
+      for (int n = 0; n < 8; ++n) run[n] = buffer[2 * i + n];
+      Block<T> const words = pack<T>(run);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) passed_[i + n] = words.words[n];
+    }
+  }
+  template <bool kLast>
+  CF_DEVICE void multiply_second(Outer& outer, int block) {
+    constexpr int kStepsOfBlock = ((kLast ? kLastColumns : kBlock) + kWgmmaK - 1) / kWgmmaK;
+    uint32_t const b = weights_.second(block);
+    cute::warpgroup_arrive();
+#pragma unroll
+    for (int step = 0; step < kStepsOfBlock; ++step)
+      wgmma<T, TileN>(passed_ + 4 * step,
+                      wgmma_descriptor<KMajor>(b + step * SharedLayout<KMajor>::kStep), outer,
+                      block > 0 || step > 0);
+    cute::warpgroup_commit_batch();
+  }
+  // `kFirsts`: GEMMs 0 begun since.
+  template <int kFirsts>
+  CF_DEVICE void finish_second(Outer& outer) {
+    cute::warpgroup_wait<0>();
+    keep_registers(passed_);
+    fence_accumulators(outer);
+    weights_.free_second(kFirsts);
+  }
+
+  Params const& params_;
+  WeightReader<Factors>& weights_;
+  Ring& ring_;
+  uint8_t const* vectors_;
+  uint32_t rows_;  // of the tile, in shared memory
+  uint32_t rows_of_thread_[Factors::kRowsInRegisters ? 4 * kSteps : 1];
+  float buffers_[kBuffers][kProducts * kBlock / 2];
+  uint32_t passed_[kBlock / 4];  // the middle's result as GEMM 1's A
+};
+
+}  // namespace comfuse::sm90

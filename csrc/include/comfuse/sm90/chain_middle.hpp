@@ -1,0 +1,140 @@
+// The program between a chain's GEMMs, on GEMM 0's accumulators, whose layout is that of the A operand of
+// GEMM 1: nothing moves between threads.
+//
+// The unit is again a fragment of 32 columns, v[4 j + 2 half + e], but W0's rows keep their order: it is column
+// 8 j + 2 q + e of row 8 half + lane / 4, with q = lane % 4.  So a thread has pairs of neighbouring columns.
+#pragma once
+
+#include "comfuse/sm90/fragment.hpp"
+#include "comfuse/sm90/values.hpp"
+
+namespace comfuse::sm90 {
+
+// Of the thread's warpgroup.  Unlike warp_id(), it is computed where it is needed and takes no register between.
+CF_DEVICE int warp_of_group() { return threadIdx.x / 32 % 4; }
+CF_DEVICE int first_pair_of_thread() { return 2 * (lane_id() % 4); }
+
+// Values a row: each thread computes those of its two rows, straight from memory.
+template <class Kernel>
+struct MiddleRows {
+  using Columns = typename Kernel::Middle::Columns;
+
+  typename Kernel::Params const& params;
+  int rows[2];
+  float values[Columns::size + 1][2];
+
+  // `row`: the thread's first row; the other is 8 rows on.
+  CF_DEVICE MiddleRows(typename Kernel::Params const& params_, int row) : params(params_), rows{row, row + 8} {
+    evaluate(Columns{});
+  }
+
+ private:
+  struct OneRow {
+    MiddleRows const& all;
+    typename Kernel::Params const& params;
+    int half;
+
+    template <int I, class T>
+    CF_DEVICE float read(ColumnVector<I, T>) const {
+      CfTensor const& tensor = params.operands[I];
+      // The rows beyond the last are not stored: any value serves.
+      return to_float(static_cast<T const*>(tensor.data)[min(all.rows[half], params.m - 1) * tensor.stride]);
+    }
+    CF_DEVICE float read(RowIndex) const { return float(all.rows[half]); }
+    template <int I, class X>
+    CF_DEVICE float read(Column<I, X>) const {
+      return all.values[I][half];
+    }
+  };
+  template <int... I, class... X>
+  CF_DEVICE void evaluate(List<Column<I, X>...>) {
+    (evaluate_rows(I, X{}), ...);
+  }
+  template <class X>
+  CF_DEVICE void evaluate_rows(int index, X) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) values[index][half] = evaluate_one(OneRow{*this, params, half}, X{});
+  }
+};
+
+// What the middle's expressions read; the last members say which fragment is at hand.
+template <class Kernel>
+struct MiddleSource {
+  typename Kernel::Params const& params;
+  MiddleRows<Kernel> const& rows;
+  uint8_t const* vectors;  // all of the middle's row vectors, in shared memory
+  float const (*columns)[2];
+  int row_of_warp;  // in the tile
+
+  static constexpr int i = 0;  // 64 rows are one wgmma's
+  int column;                  // first column of the fragment
+  uint8_t const* const* tiles;
+  Fragment acc[Kernel::Factors::kProducts];
+
+  CF_DEVICE MiddleSource(typename Kernel::Params const& params_, MiddleRows<Kernel> const& rows_,
+                         uint8_t const* vectors_, int row_of_warp_)
+      : params(params_), rows(rows_), vectors(vectors_), columns(rows_.values), row_of_warp(row_of_warp_) {}
+
+  CF_DEVICE int global_row(int half) const { return rows.rows[half]; }
+
+  template <class>
+  static constexpr bool binds = false;
+  CF_DEVICE MiddleSource const& source() const { return *this; }
+};
+
+// Two neighbouring elements, from memory aligned to both.
+CF_DEVICE void load_pair(bf16 const* p, float& first, float& second) {
+  uint32_t const word = *reinterpret_cast<uint32_t const*>(p);
+  first = __uint_as_float(word << 16), second = __uint_as_float(word & 0xffff0000u);
+}
+template <class T>
+CF_DEVICE void load_pair(T const* p, float& first, float& second) {
+  struct alignas(2 * sizeof(T)) Pair {
+    T first, second;
+  };
+  Pair const pair = *reinterpret_cast<Pair const*>(p);
+  first = to_float(pair.first), second = to_float(pair.second);
+}
+
+template <class Kernel>
+CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, ColumnIndex) {
+  Fragment f;
+#pragma unroll
+  for (int n = 0; n < kFragmentValues; ++n)
+    f.v[n] = float(source.column + n / 4 * 8 + first_pair_of_thread() + n % 2);
+  return f;
+}
+template <class Kernel, int Index, class T>
+CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, RowVector<Index, T>) {
+  auto const* x =
+      reinterpret_cast<T const*>(source.vectors + Kernel::template middle_offset<RowVector<Index, T>>) +
+      source.column + first_pair_of_thread();
+  Fragment f;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    load_pair(x + 8 * j, f.v[4 * j], f.v[4 * j + 1]);
+    f.v[4 * j + 2] = f.v[4 * j], f.v[4 * j + 3] = f.v[4 * j + 1];
+  }
+  return f;
+}
+template <class Kernel, int Index, class T>
+CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, Tile<Index, T>) {
+  using Tiles = typename Kernel::Middle::Tiles;
+  auto const* slot = reinterpret_cast<T const*>(source.tiles[index_among<detail::Always, Tile<Index, T>>(Tiles{})]);
+  T const* x = slot + (source.row_of_warp + lane_id() / 4) * kFragmentColumns + first_pair_of_thread();
+  Fragment f;
+#pragma unroll
+  for (int n = 0; n < kFragmentValues; n += 2)
+    load_pair(x + n / 2 % 2 * 8 * kFragmentColumns + n / 4 * 8, f.v[n], f.v[n + 1]);
+  return f;
+}
+
+// The one expression that a middle passes on.
+template <class>
+struct PassedBy;
+template <class X>
+struct PassedBy<List<Pass<X>>> {
+  using type = X;
+};
+
+}  // namespace comfuse::sm90

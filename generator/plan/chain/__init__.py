@@ -1,0 +1,23 @@
+"""How a chain of GEMMs runs on one GPU: what stays on chip, and why, or why it is not one kernel."""
+
+from __future__ import annotations
+
+from comfuse.generator.plan.chain.choose import chain_candidates, force_chain, plan_chain
+from comfuse.generator.plan.chain.kernel import (
+    CHAIN_SHAPES,
+    ChainPlan,
+    ChainRefusal,
+    ChainShape,
+    Weights,
+)
+
+__all__ = [
+    "CHAIN_SHAPES",
+    "ChainPlan",
+    "ChainRefusal",
+    "ChainShape",
+    "Weights",
+    "chain_candidates",
+    "force_chain",
+    "plan_chain",
+]

@@ -1,0 +1,158 @@
+"""Whether a chain runs as one kernel, and which."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from comfuse.generator.chain import ChainSpec, normalize_chain
+from comfuse.generator.errors import PlanError
+from comfuse.generator.ops import REDUCTIONS
+from comfuse.generator.phases import PhaseProgram, split
+from comfuse.generator.plan import gpus
+from comfuse.generator.plan.chain import constraints, cost, memory, registers
+from comfuse.generator.plan.chain.kernel import (
+    BLOCK,
+    CHAIN_SHAPES,
+    ChainPlan,
+    ChainRefusal,
+    ChainShape,
+    tile_columns,
+)
+from comfuse.generator.plan.cost import LARGE_M
+
+
+@lru_cache(maxsize=256)
+def plan_chain(chain: ChainSpec, gpu: str = "h200", m: int | None = None) -> ChainPlan:
+    """The fastest kernel for a chain, by the cost model.
+
+    Args:
+        chain: any valid chain; it is normalised first.
+        gpu: a key of :data:`comfuse.generator.plan.gpus.GPUS`, as :func:`comfuse.generator.plan.plan` takes.
+        m: the number of rows to plan for; None: many.  The kernel is right for every M.
+
+    Raises:
+        SpecError: the chain is malformed.
+        PlanError: no kernel can run it, or a kernel a link would be faster; the message has every reason.
+    """
+    best = _fastest(chain, gpu, m)
+    if best.apart_us <= best.predicted_us:
+        first, last = best.spec.links[0], best.spec.last
+        raise PlanError(
+            f"a kernel for each GEMM is faster: predicted {best.apart_us:.0f} us, as one"
+            f" {best.predicted_us:.0f} us, for M = {m or LARGE_M}, K = {first.k}, H = {first.n}, N = {last.n}"
+        )
+    return best
+
+
+def _fastest(chain: ChainSpec, gpu: str, m: int | None) -> ChainPlan:
+    found = chain_candidates(chain, gpu, m)
+    plans = [c for c in found if isinstance(c, ChainPlan)]
+    if not plans:
+        reasons = "; ".join(f"{r.shape.label}: {r.reason}" for r in found if isinstance(r, ChainRefusal))
+        raise PlanError(f"no shape fits: {reasons}")
+    return min(plans, key=lambda p: p.predicted_us)  # the first of equals
+
+
+def force_chain(
+    chain: ChainSpec, shape: ChainShape | None = None, gpu: str = "h200", m: int | None = None
+) -> ChainPlan:
+    """The plan of one shape, or of the fastest, even where a kernel a link would be faster.
+
+    For tuning, tests and the bench.
+
+    Raises:
+        SpecError: the chain is malformed.
+        PlanError: this shape, or every one, cannot run it.
+    """
+    if shape is None:
+        return _fastest(chain, gpu, m)
+    for candidate in chain_candidates(chain, gpu, m):
+        if candidate.shape == shape:
+            if isinstance(candidate, ChainRefusal):
+                raise PlanError(f"{shape.label}: {candidate.reason}")
+            return candidate
+    raise PlanError(f"{shape.label} is none of the planner's: {', '.join(s.name for s in CHAIN_SHAPES)}")
+
+
+@lru_cache(maxsize=256)
+def chain_candidates(
+    chain: ChainSpec, gpu: str = "h200", m: int | None = None
+) -> tuple[ChainPlan | ChainRefusal, ...]:
+    """Every shape of :data:`CHAIN_SHAPES`, as a plan or with the reason against it, in that order.
+
+    Raises:
+        SpecError: the chain is malformed.
+        PlanError: the chain itself breaks a constraint, so that no shape can help.
+    """
+    target = gpus.find(gpu)
+    if m is not None and m < 1:
+        raise PlanError(f"m must be at least 1, got {m}")
+    chain = normalize_chain(chain)
+    for check in constraints.CHAIN_CONSTRAINTS:
+        if (reason := check(chain)) is not None:
+            raise PlanError(reason)
+    rows = m or LARGE_M
+    apart = cost.apart_us(chain, gpu, rows)
+    middle, program = split(chain.links[0]), split(chain.last, whole_rows=True)
+    considered = _Considered(chain, middle, program, target, rows, apart)
+    return tuple(considered.shape(shape) for shape in CHAIN_SHAPES)
+
+
+class _Considered:
+    """What all shapes of one chain share."""
+
+    def __init__(
+        self,
+        chain: ChainSpec,
+        middle: PhaseProgram,
+        program: PhaseProgram,
+        gpu: gpus.Gpu,
+        m: int,
+        apart_us: float,
+    ) -> None:
+        self.chain, self.middle, self.program = chain, middle, program
+        self.gpu, self.m, self.apart_us = gpu, m, apart_us
+
+    def shape(self, shape: ChainShape) -> ChainPlan | ChainRefusal:
+        needed = memory.needed_slots(self.middle, self.program)
+        fitted = memory.weights_and_slots(self.chain, shape, needed, self.gpu.shared_bytes)
+        candidate = constraints.Candidate(self.chain, self.middle, self.program, shape, fitted, self.gpu)
+        for check in constraints.SHAPE_CONSTRAINTS:
+            if (reason := check(candidate)) is not None:
+                return ChainRefusal(shape, check.__name__, reason)
+        assert fitted is not None
+        weights, slots = fitted
+        floor = cost.floor_us(self.chain, self.gpu, self.m)
+        predicted = cost.predict_us(self.chain, self.middle, self.program, shape, weights, self.gpu, self.m)
+        return ChainPlan(
+            spec=self.chain,
+            middle=self.middle,
+            program=self.program,
+            shape=shape,
+            weights=weights,
+            tile_slots=slots,
+            tile_n=tile_columns(self.chain.last.n),
+            shared_bytes=memory.shared_bytes(self.chain, shape, weights, slots),
+            registers=registers.held(self.chain, self.middle, self.program, shape),
+            decisions=(
+                *self.middle.decisions,
+                *self.program.decisions,
+                *_decisions(self.chain, self.m),
+            ),
+            gpu=self.gpu.name,
+            predicted_us=max(floor, predicted),
+            floor_us=floor,
+            apart_us=self.apart_us,
+        )
+
+
+def _decisions(chain: ChainSpec, m: int) -> tuple[str, ...]:
+    first, last = chain.links[0], chain.last
+    said = [
+        f"planned for M = {m}",
+        f"{first.outputs[0].name} stays in registers, {BLOCK} of its {first.n} columns at a time, rounded to"
+        f" {first.dtype.value}",
+    ]
+    if any(node.op in REDUCTIONS and REDUCTIONS[node.op].axis == "row" for node in last.nodes):
+        said.append("row reductions: one tile holds whole rows")
+    return tuple(said)

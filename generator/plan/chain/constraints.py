@@ -1,0 +1,177 @@
+"""What a chain must satisfy to be one kernel.  As in :mod:`comfuse.generator.plan.constraints`, each is
+stated once, and gives None or a sentence for a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from comfuse.generator.chain import ChainSpec
+from comfuse.generator.ops import REDUCTIONS
+from comfuse.generator.phases import PhaseProgram, moves_rows
+from comfuse.generator.plan import constraints as one_gemm
+from comfuse.generator.plan.chain import memory, registers
+from comfuse.generator.plan.chain.kernel import MOST_COLUMNS, ChainShape, Weights, tile_columns
+from comfuse.generator.plan.gpus import Gpu
+from comfuse.generator.spec import FusedSpec, Major, Space
+
+ALIGNMENT = one_gemm.ALIGNMENT  # of K, H and N: rows of all factors start at multiples of 16 bytes
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A shape for a chain on a GPU, before anyone knows whether it works."""
+
+    chain: ChainSpec
+    middle: PhaseProgram
+    program: PhaseProgram
+    shape: ChainShape
+    fitted: tuple[Weights, int] | None  # with tile slots; None if shared memory holds no weights
+    gpu: Gpu
+
+
+# --- on the chain alone ---
+
+
+def has_two_links(chain: ChainSpec) -> str | None:
+    return None if len(chain.links) == 2 else f"{len(chain.links)} links; chains of two can be one kernel"
+
+
+def second_link_has_one_product(chain: ChainSpec) -> str | None:
+    if chain.last.products == 1:
+        return None
+    return "two products in the second link; only the first link can have two side by side"
+
+
+def is_not_batched(chain: ChainSpec) -> str | None:
+    return "batched; only one chain at a time can be one kernel" if chain.last.batched else None
+
+
+def is_k_major(chain: ChainSpec) -> str | None:
+    for number, link in enumerate(chain.links):
+        for name, major in (("A", link.a_major), ("B", link.b_major)):
+            if major is not Major.K:
+                return f"{name} of link {number} is contiguous along {'M' if name == 'A' else 'N'}, not K"
+    return None
+
+
+def sizes_are_aligned(chain: ChainSpec) -> str | None:
+    first, last = chain.links[0], chain.last
+    for name, size in (("K", first.k), ("H", first.n), ("N", last.n)):
+        if size % ALIGNMENT:
+            return f"{name} = {size} must be a multiple of {ALIGNMENT}"
+    return None
+
+
+def rows_fit_a_tile(chain: ChainSpec) -> str | None:
+    if chain.last.n <= MOST_COLUMNS:
+        return None
+    return f"N = {chain.last.n}; a tile has to hold whole rows, of at most {MOST_COLUMNS} columns"
+
+
+def middle_is_elementwise(chain: ChainSpec) -> str | None:
+    name = _first_reduction(chain.links[0], ("row", "group", "col", "full"))
+    if name is None:
+        return None
+    return f"{name}: a reduction between the GEMMs, where only a part of each row is there at a time"
+
+
+def middle_tiles_are_whole(chain: ChainSpec) -> str | None:
+    first = chain.links[0]
+    tiles = [o for o in first.operands if o.space is Space.TILE]
+    name = next((o.name for o in tiles if not moves_rows(first, o)), None)
+    if name is None:
+        return None
+    return f"{name}: a tile between the GEMMs whose rows do not all start at multiples of 16 bytes"
+
+
+def middle_operands_are_read(chain: ChainSpec) -> str | None:
+    """The kernel tells them from the second link's by who reads them."""
+    first = chain.links[0]
+    read = {node.operand for node in first.nodes if node.op == "load"}
+    name = next((o.name for i, o in enumerate(first.operands) if i not in read), None)
+    return None if name is None else f"{name}: an operand of the first link that nothing reads"
+
+
+def rows_do_not_meet(chain: ChainSpec) -> str | None:
+    name = _first_reduction(chain.last, ("col", "full"))
+    return None if name is None else f"{name}: a reduction over rows; chains reduce along rows only"
+
+
+def groups_are_whole(chain: ChainSpec) -> str | None:
+    last = chain.last
+    if (reason := one_gemm.groups_are_whole(last)) is not None:
+        return reason
+    name = _first_reduction(last, ("group",))
+    columns = tile_columns(last.n)
+    if name is None or last.group is None or columns % last.group == 0:
+        return None
+    return f"{name}: groups of {last.group} columns do not fit a tile of {columns}"
+
+
+def operands_fit(chain: ChainSpec) -> str | None:
+    count = sum(o.space is not Space.SCALAR for link in chain.links for o in link.operands)
+    most = one_gemm.MAX_OPERANDS
+    return None if count <= most else f"{count} tensor operands, at most {most} are possible"
+
+
+def scalars_fit(chain: ChainSpec) -> str | None:
+    count = sum(o.space is Space.SCALAR for link in chain.links for o in link.operands)
+    most = one_gemm.MAX_SCALARS
+    return None if count <= most else f"{count} scalars, at most {most} are possible"
+
+
+def outputs_fit(chain: ChainSpec) -> str | None:
+    return one_gemm.outputs_fit(chain.last)
+
+
+def _first_reduction(spec: FusedSpec, axes: tuple[str, ...]) -> str | None:
+    return next(
+        (node.name for node in spec.nodes if node.op in REDUCTIONS and REDUCTIONS[node.op].axis in axes), None
+    )
+
+
+# --- on a shape for it ---
+
+
+def shared_memory_fits(c: Candidate) -> str | None:
+    if c.fitted is not None:
+        return None
+    least = memory.least_bytes(c.chain, c.shape)
+    return (
+        f"K = {c.chain.links[0].k} and N = {c.chain.last.n} need at least {least} bytes of shared memory, the"
+        f" GPU has {c.gpu.shared_bytes}"
+    )
+
+
+def registers_fit(c: Candidate) -> str | None:
+    needed, limit = registers.held(c.chain, c.middle, c.program, c.shape), registers.most_held(c.shape)
+    if needed <= limit:
+        return None
+    return f"GEMMs and programs hold {needed} registers a thread, at most {limit} are possible"
+
+
+ChainConstraint = Callable[[ChainSpec], "str | None"]
+ShapeConstraint = Callable[[Candidate], "str | None"]
+
+CHAIN_CONSTRAINTS: tuple[ChainConstraint, ...] = (
+    has_two_links,
+    second_link_has_one_product,
+    is_not_batched,
+    is_k_major,
+    sizes_are_aligned,
+    rows_fit_a_tile,
+    middle_is_elementwise,
+    middle_tiles_are_whole,
+    middle_operands_are_read,
+    rows_do_not_meet,
+    groups_are_whole,
+    operands_fit,
+    scalars_fit,
+    outputs_fit,
+)
+SHAPE_CONSTRAINTS: tuple[ShapeConstraint, ...] = (
+    shared_memory_fits,
+    registers_fit,
+)

@@ -1,0 +1,95 @@
+"""How long a chain's kernel should take.
+
+A few constants, fitted to five shapes of a prototype of the same structure on an H200 (GELU or SiLU between
+the GEMMs, widths of 64 to 1024): within 11 % of all of them.  Kernels of this package were not measured yet.
+Good for choosing; a number to quote needs a measurement.
+"""
+
+from __future__ import annotations
+
+import math
+
+from comfuse.generator.chain import ChainSpec
+from comfuse.generator.errors import PlanError
+from comfuse.generator.phases import PhaseProgram
+from comfuse.generator.plan import cost as one_gemm
+from comfuse.generator.plan.chain import memory
+from comfuse.generator.plan.chain.kernel import BLOCK, ROWS, ChainShape, Weights, blocks
+from comfuse.generator.plan.choose import plan
+from comfuse.generator.plan.gpus import Gpu
+
+_LAUNCH_US = 4.5  # as of other kernels
+# Share of the programs' issue slots that the tensor cores do not hide: with two buffers they have work of
+# the same warpgroup meanwhile.
+_SLOTS_SHARE = {1: 0.5, 2: 0.4}
+_SHARED_ROWS = 1.1  # of the first GEMM's time, where it reads X from shared memory again and again
+_STREAMING = 1.15  # of the GEMMs' time, where a block of weights has to arrive for each
+# Of the time of memory traffic: with three warpgroups more loads are under way.
+_MEMORY = {2: 1.2, 3: 1.0}
+
+
+def floor_us(chain: ChainSpec, gpu: Gpu, m: int) -> float:
+    """Arithmetic at the measured peak or compulsory memory traffic, whichever takes longer."""
+    return 1e6 * max(sum(_flops(chain, m)) / gpu.flops, traffic(chain, m) / gpu.bandwidth)
+
+
+def _flops(chain: ChainSpec, m: int) -> list[float]:
+    return [2.0 * m * link.products * link.n * link.k for link in chain.links]
+
+
+def traffic(chain: ChainSpec, m: int) -> float:
+    """Bytes that must pass through global memory: every tensor once, what links hand on not at all."""
+    total = sum(one_gemm.traffic(link, m) for link in chain.links)
+    return total - sum(2 * m * link.n * link.dtype.nbytes for link in chain.links[:-1])
+
+
+def predict_us(
+    chain: ChainSpec,
+    middle: PhaseProgram,
+    program: PhaseProgram,
+    shape: ChainShape,
+    weights: Weights,
+    gpu: Gpu,
+    m: int,
+) -> float:
+    """Time of one launch.
+
+    GEMMs with programs and memory traffic compete, and add as squares.
+    """
+    tiles = _quotient(_quotient(m, ROWS), gpu.processors)  # of the busiest CTA
+    rows = tiles * ROWS * gpu.processors
+    first, second = (1e6 * flops / gpu.flops for flops in _flops(chain, rows))
+    if not shape.rows_in_registers:
+        first *= _SHARED_ROWS
+    gemms = first + second
+    rounds = _quotient(tiles, shape.warpgroups)
+    loading = 1e6 * gpu.processors * _loaded(chain, weights, rounds) / gpu.l2_bandwidth
+    if weights.residence == "streamed":
+        gemms = max(gemms * _STREAMING, loading)
+    slots = middle.cost * blocks(chain.links[0].n) * BLOCK + program.cost * chain.last.n
+    # Four schedulers of 32 lanes.
+    issue = 1e6 * slots * tiles * ROWS / 128 / gpu.clock
+    memory_us = 1e6 * _MEMORY[shape.warpgroups] * traffic(chain, m) / gpu.bandwidth
+    before = loading if weights.residence != "streamed" else 0.0
+    return math.hypot(gemms + _SLOTS_SHARE[shape.buffers] * issue, memory_us) + before + _LAUNCH_US
+
+
+def _quotient(a: int, b: int) -> int:
+    """Rounded up."""
+    return -(-a // b)
+
+
+def _loaded(chain: ChainSpec, weights: Weights, rounds: int) -> int:
+    """Bytes of weights that a CTA loads, once or for each round of its warpgroups' tiles."""
+    count = blocks(chain.links[0].n)
+    first, second = memory.first_block_bytes(chain) * count, memory.second_block_bytes(chain) * count
+    again = {"resident": 0, "resident_first": second, "streamed": first + second}[weights.residence]
+    return first + second + again * (rounds - 1)
+
+
+def apart_us(chain: ChainSpec, gpu: str, m: int) -> float:
+    """Predicted for a kernel a link, with what they hand on in global memory; infinite if one has none."""
+    try:
+        return sum(plan(link, gpu, m).predicted_us for link in chain.links)
+    except PlanError:
+        return math.inf

@@ -1,0 +1,138 @@
+"""Shared memory of a chain's kernel.  The device side is csrc/include/comfuse/sm90/chain_kernel.hpp."""
+
+from __future__ import annotations
+
+from comfuse.generator.chain import ChainSpec
+from comfuse.generator.phases import Phase, PhaseProgram
+from comfuse.generator.plan.chain.kernel import (
+    BLOCK,
+    ROWS,
+    ChainShape,
+    Residence,
+    Weights,
+    blocks,
+    padded_k,
+    tile_columns,
+)
+from comfuse.generator.plan.memory import GOOD_CHUNKS, MAX_CHUNKS, slot_bytes, streamed
+from comfuse.generator.spec import FusedSpec, Space
+
+_ELEMENT = 2  # bytes of a factor's
+MAX_RING = 8
+_KINDS: tuple[Residence, ...] = ("resident", "resident_first", "streamed")
+
+
+def first_block_bytes(chain: ChainSpec) -> int:
+    """64 rows of each of the first link's factors."""
+    first = chain.links[0]
+    return first.products * BLOCK * padded_k(first.k) * _ELEMENT
+
+
+def second_block_bytes(chain: ChainSpec) -> int:
+    """64 columns of the second link's factor, all its rows."""
+    return tile_columns(chain.last.n) * BLOCK * _ELEMENT
+
+
+def weight_bytes(chain: ChainSpec, weights: Weights) -> int:
+    first, second = first_block_bytes(chain), second_block_bytes(chain)
+    count = blocks(chain.links[0].n)
+    if weights.residence == "resident":
+        return count * (first + second)
+    if weights.residence == "resident_first":
+        return count * first + weights.ring * second
+    return weights.ring * max(first, second)
+
+
+def least_ring(residence: Residence) -> int:
+    """Blocks that a ring must hold: those of both links at once, or one while the next arrives."""
+    return 0 if residence == "resident" else 2
+
+
+def least_bytes(chain: ChainSpec, shape: ChainShape) -> int:
+    """What the most modest kernel of this shape takes, with all weights streamed."""
+    return shared_bytes(chain, shape, Weights("streamed", least_ring("streamed")), 0)
+
+
+def shared_bytes(chain: ChainSpec, shape: ChainShape, weights: Weights, slots: int) -> int:
+    """Shared memory of a kernel: weights, and for each warpgroup rows of X and tile slots; vectors.
+
+    The device loads the next rows of X ahead where what is left holds them too.
+    """
+    slot = max(slot_bytes(link) for link in chain.links)
+    return (
+        weight_bytes(chain, weights)
+        + shape.warpgroups * (_row_bytes(chain) + slots * slot)
+        + _vector_bytes(chain, shape)
+        + _barrier_bytes(chain, shape, weights, slots)
+    )
+
+
+def _row_bytes(chain: ChainSpec) -> int:
+    """A warpgroup's rows of X."""
+    return ROWS * padded_k(chain.links[0].k) * _ELEMENT
+
+
+def _vector_bytes(chain: ChainSpec, shape: ChainShape) -> int:
+    """Values a column, whole and for the CTA's life; of a last link with values a row too, a warpgroup's."""
+    middle, last = (
+        sum(o.dtype.nbytes for o in link.operands if o.space is Space.ROW) for link in chain.links
+    )
+    by_row = sum(o.dtype.nbytes for o in chain.last.operands if o.space is Space.COLUMN)
+    copies = shape.warpgroups if by_row else 1
+    return (
+        blocks(chain.links[0].n) * BLOCK * middle
+        + copies * tile_columns(chain.last.n) * last
+        + copies * ROWS * by_row
+    )
+
+
+def _barrier_bytes(chain: ChainSpec, shape: ChainShape, weights: Weights, slots: int) -> int:
+    """Of 8 bytes: one for each block that stays; full and empty for the ring, X, each slot, the vectors."""
+    stay = {"resident": 2, "resident_first": 1, "streamed": 0}[weights.residence] * blocks(chain.links[0].n)
+    return 8 * (stay + 2 * weights.ring + 2 * shape.warpgroups * (1 + slots + 1))
+
+
+def needed_slots(middle: PhaseProgram, program: PhaseProgram) -> int:
+    """Slots that a warpgroup holds at once: for 32 columns of a phase, of all its operands."""
+    steps: list[tuple[FusedSpec, Phase]] = [
+        (part.spec, phase) for part in (middle, program) for phase in part.phases
+    ]
+    return max(len(streamed(spec, phase)) for spec, phase in steps)
+
+
+def weights_and_slots(
+    chain: ChainSpec, shape: ChainShape, needed: int, limit: int
+) -> tuple[Weights, int] | None:
+    """As much of the weights as can stay, beside the slots; then what is left to the ring and to more slots.
+
+    None if not even streamed weights fit.
+    """
+    for residence in _KINDS:
+        for slots in range(GOOD_CHUNKS * needed, needed - 1, -1):
+            least = Weights(residence, least_ring(residence))
+            if shared_bytes(chain, shape, least, slots) <= limit:
+                weights = _deepest(chain, shape, least, slots, limit)
+                return weights, _most_slots(chain, shape, weights, slots, MAX_CHUNKS * needed, limit)
+    return None
+
+
+def _deepest(chain: ChainSpec, shape: ChainShape, least: Weights, slots: int, limit: int) -> Weights:
+    """As deep a ring as fits; one of one link's blocks beside the rows of X that come next, if they fit."""
+    next_rows = shape.warpgroups * _row_bytes(chain) if least.residence == "resident_first" else 0
+    if shared_bytes(chain, shape, least, slots) + next_rows <= limit:
+        limit -= next_rows
+    weights = least
+    while 0 < weights.ring < MAX_RING:
+        deeper = Weights(weights.residence, weights.ring + 1)
+        if shared_bytes(chain, shape, deeper, slots) > limit:
+            break
+        weights = deeper
+    return weights
+
+
+def _most_slots(
+    chain: ChainSpec, shape: ChainShape, weights: Weights, slots: int, most: int, limit: int
+) -> int:
+    while slots < most and shared_bytes(chain, shape, weights, slots + 1) <= limit:
+        slots += 1
+    return slots

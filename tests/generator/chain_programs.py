@@ -1,0 +1,40 @@
+"""The chains of the golden files: name -> chain."""
+
+from __future__ import annotations
+
+from comfuse.generator.builder import SpecBuilder
+from comfuse.generator.catalog import chains
+from comfuse.generator.chain import ChainSpec
+from comfuse.generator.spec import DType, Space
+
+BF16, FP16, FP32 = DType.BF16, DType.FP16, DType.FP32
+
+
+def scored(n: int, k: int, h: int, dtype: DType) -> ChainSpec:
+    """All kinds of operands between the GEMMs; behind them a vector and statistics of rows, also alone."""
+    b = SpecBuilder(h, k, dtype)
+    scale = b.op("mul", b.load("row_scale", Space.COLUMN, FP32), b.load("temperature", Space.SCALAR))
+    x = b.op("mul", b.gemm(), scale, name="scaled")
+    x = b.op("add", x, b.load("score_bias", Space.TILE, dtype), name="biased")
+    x = b.op("where", b.op("ge", b.row_index(), b.column_index()), x, b.const(0.0, "zero"), name="seen")
+    x = b.op("mul", x, b.op("sigmoid", b.op("mul", x, b.load("slope", Space.ROW, FP32))), name="p")
+    b.output("p", x, dtype)
+    out = SpecBuilder(n, h, dtype)
+    y = out.op("mul", out.gemm(), out.load("row_scale", Space.COLUMN, FP32), name="y")
+    out.output("y", y, dtype)
+    out.output("y_wide", y, FP32)
+    out.output("peak", out.op("row_max", out.op("abs", y), name="peak"), FP32)
+    return ChainSpec((b.spec(), out.spec()))
+
+
+CHAINS: dict[str, ChainSpec] = {
+    "chain_mlp_gelu": chains.mlp(128, 128, 512, BF16, b0=BF16, b1=BF16),
+    "chain_edge_mlp": chains.mlp(
+        128, 128, 128, BF16, b0=BF16, b1=BF16, residual=BF16, norm="layernorm", norm_weight=BF16,
+        norm_bias=BF16, activation="silu",
+    ),
+    "chain_streamed": chains.mlp(256, 256, 1024, BF16, b0=BF16, b1=BF16, activation="gelu_tanh"),
+    "chain_gated": chains.mlp(128, 128, 256, FP16, gated=True, activation="silu"),
+    "chain_narrow": chains.b2b(64, 64, 256, BF16, b0=FP32, activation0="relu"),
+    "chain_scored": scored(96, 72, 200, BF16),
+}  # fmt: skip

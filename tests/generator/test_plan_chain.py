@@ -1,0 +1,285 @@
+"""Which kernel runs a chain, and why some chains are none."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+import pytest
+
+from comfuse.generator import catalog
+from comfuse.generator.builder import SpecBuilder
+from comfuse.generator.catalog import chains
+from comfuse.generator.chain import ChainSpec
+from comfuse.generator.errors import PlanError, SpecError
+from comfuse.generator.plan import GPUS, plan
+from comfuse.generator.plan.chain import (
+    CHAIN_SHAPES,
+    ChainPlan,
+    ChainRefusal,
+    ChainShape,
+    Weights,
+    chain_candidates,
+    cost,
+    force_chain,
+    memory,
+    plan_chain,
+)
+from comfuse.generator.spec import DType, FusedSpec, Major, Space
+
+from .chain_programs import CHAINS
+
+BF16, FP32, INT8 = DType.BF16, DType.FP32, DType.INT8
+H200 = GPUS["h200"]
+
+
+def mlp(k: int, h: int, n: int, **keywords: Any) -> ChainSpec:
+    return chains.mlp(n, k, h, BF16, **{"b0": BF16, "b1": BF16, "activation": "gelu_tanh", **keywords})
+
+
+NORMED: dict[str, Any] = {
+    "residual": BF16, "norm": "layernorm", "norm_weight": BF16, "norm_bias": BF16, "activation": "silu",
+}  # fmt: skip
+
+
+# --- choices ---
+
+
+@pytest.mark.parametrize(
+    "m, chain, shape, residence",
+    [
+        (327_680, mlp(128, 512, 128), ChainShape(2, 2, True), "resident_first"),
+        (262_144, mlp(128, 128, 128), ChainShape(3, 1, False), "resident"),
+        (65_536, mlp(256, 1024, 256), ChainShape(2, 1, False), "streamed"),
+        (1_048_576, mlp(64, 256, 64), ChainShape(3, 2, True), "resident"),
+        (1_000_000, mlp(128, 128, 128, **NORMED), ChainShape(3, 1, False), "resident"),
+    ],
+)
+def test_shapes_of_measured_sizes(m: int, chain: ChainSpec, shape: ChainShape, residence: str) -> None:
+    chosen = plan_chain(chain, "h200", m)
+    assert chosen.shape == shape
+    assert chosen.weights.residence == residence
+    assert chosen.floor_us <= chosen.predicted_us < chosen.apart_us
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_plans_are_within_their_limits(name: str) -> None:
+    found = chain_candidates(CHAINS[name])
+    assert tuple(c.shape for c in found) == CHAIN_SHAPES
+    plans = [c for c in found if isinstance(c, ChainPlan)]
+    assert plans
+    for p in plans:
+        assert p.shared_bytes <= H200.shared_bytes
+        assert p.shared_bytes == memory.shared_bytes(p.spec, p.shape, p.weights, p.tile_slots)
+        assert p.registers <= {(2, 1): 208, (2, 2): 192}.get((p.shape.warpgroups, p.shape.buffers), 128)
+        assert p.spec.last.n <= p.tile_n < p.spec.last.n + 64
+        least = memory.least_ring(p.weights.residence)
+        assert least <= p.weights.ring <= memory.MAX_RING
+        assert p.tile_slots >= memory.needed_slots(p.middle, p.program)
+        assert (p.tile_slots > 0) == (memory.needed_slots(p.middle, p.program) > 0)
+
+
+def test_weights_stay_as_far_as_they_fit() -> None:
+    shape = ChainShape(2, 2, True)
+    by_h = {h: force_chain(mlp(128, h, 128), shape).weights for h in (64, 384, 448, 512, 1024)}
+    assert by_h[64] == by_h[384] == Weights("resident", 0)
+    assert by_h[448].residence == by_h[512].residence == "resident_first"
+    assert by_h[512].ring == 2  # and the next rows of X
+    assert by_h[1024].residence == "streamed"
+    assert by_h[1024].ring == memory.MAX_RING
+
+
+def test_tile_slots_come_before_a_deeper_ring() -> None:
+    """Blocks of the ring are large; two chunks of each tile operand are not."""
+    shape = ChainShape(2, 1, False)
+    plain, with_tile = (force_chain(mlp(256, 1024, 256, residual=r), shape) for r in (None, FP32))
+    assert with_tile.tile_slots >= 2
+    assert with_tile.weights.ring < plain.weights.ring
+
+
+def test_m_and_gpu_are_planned_for() -> None:
+    chain = mlp(128, 512, 128)
+    assert plan_chain(chain, "h200", 64).predicted_us < plan_chain(chain, "h200", 10**6).predicted_us
+    assert plan_chain(chain, "h100", 10**6).floor_us >= plan_chain(chain, "h200", 10**6).floor_us
+    half = plan_chain(chain, "h200:66", 10**6)
+    assert half.predicted_us > 1.8 * plan_chain(chain, "h200", 10**6).predicted_us
+    assert half.gpu == "h200:66"
+
+
+def test_the_floor_counts_the_middle_in_no_traffic() -> None:
+    m, chain = 1000, chains.mlp(64, 128, 256, BF16, gated=True)
+    assert cost.traffic(chain, m) == 2 * (m * 128 + 2 * 256 * 128 + 64 * 256 + m * 64)
+    flops = 2 * m * (2 * 128 * 256 + 256 * 64)
+    assert cost.floor_us(chain, dataclasses.replace(H200, bandwidth=math.inf), m) == pytest.approx(
+        1e6 * flops / H200.flops
+    )
+
+
+def test_force_takes_any_shape_that_fits() -> None:
+    chain = mlp(64, 128, 64)
+    for shape in CHAIN_SHAPES:
+        assert force_chain(chain, shape).shape == shape
+    with pytest.raises(PlanError, match="none of the planner's: 2x64-b2-registers"):
+        force_chain(chain, ChainShape(4, 2, True))
+    with pytest.raises(PlanError, match=r"3 warpgroups .*: GEMMs and programs hold 176 registers"):
+        force_chain(mlp(128, 128, 128), ChainShape(3, 2, True))
+
+
+# --- refusals ---
+
+
+def middle(h: int = 64, **keywords: Any) -> SpecBuilder:
+    return SpecBuilder(h, 64, BF16, **keywords)
+
+
+def chained(b: SpecBuilder, x: int, last: FusedSpec | None = None) -> ChainSpec:
+    b.output("h", x, BF16)
+    return ChainSpec((b.spec(), last or catalog.linear(64, b.n, BF16)))
+
+
+def with_reduction() -> ChainSpec:
+    b = middle()
+    x = b.gemm()
+    return chained(b, b.op("sub", x, b.op("row_max", x, name="peak")))
+
+
+def with_tile(dtype: DType, h: int = 64, strided: bool = False) -> ChainSpec:
+    b = middle(h)
+    return chained(b, b.op("add", b.gemm(), b.load("mask", Space.TILE, dtype, strided=strided)))
+
+
+def with_last(change: Any, **keywords: Any) -> ChainSpec:
+    b = SpecBuilder(64, 64, BF16, **keywords)
+    change(b, b.gemm())
+    return ChainSpec((catalog.linear(64, 64, BF16), b.spec()))
+
+
+def with_operands(count: int, space: Space) -> ChainSpec:
+    b = middle()
+    x = b.gemm()
+    for i in range(count):
+        x = b.op("add", x, b.load(f"x{i}", space))
+    return chained(b, x, catalog.linear(64, 64, BF16, bias=BF16))
+
+
+def with_unread() -> ChainSpec:
+    b = middle()
+    b.load("unread", Space.ROW)
+    return chained(b, b.gemm())
+
+
+def layouts(**keywords: Any) -> ChainSpec:
+    """Of both links, where they have to agree."""
+    return ChainSpec(tuple(dataclasses.replace(catalog.linear(64, 64, BF16), **keywords) for _ in range(2)))
+
+
+@pytest.mark.parametrize(
+    "chain, reason",
+    [
+        (ChainSpec((catalog.linear(64, 64, BF16),) * 3), "3 links; chains of two can be one kernel"),
+        (layouts(batched=True), "batched; only one chain at a time can be one kernel"),
+        (layouts(a_major=Major.MN), "A of link 0 is contiguous along M, not K"),
+        (layouts(b_major=Major.MN), "B of link 0 is contiguous along N, not K"),
+        (mlp(60, 64, 64), "K = 60 must be a multiple of 8"),
+        (mlp(64, 60, 64), "H = 60 must be a multiple of 8"),
+        (mlp(64, 64, 60), "N = 60 must be a multiple of 8"),
+        (mlp(64, 64, 264), "N = 264; a tile has to hold whole rows, of at most 256 columns"),
+        (with_reduction(), "peak: a reduction between the GEMMs, where only a part of each row is there"),
+        (with_tile(BF16, strided=True), "mask: a tile between the GEMMs whose rows do not all start"),
+        (with_tile(INT8, h=72), "mask: a tile between the GEMMs whose rows do not all start"),
+        (with_unread(), "unread: an operand of the first link that nothing reads"),
+        (
+            with_last(lambda b, x: b.output("y", b.op("mul", x, b.gemm(1)), BF16), products=2),
+            "two products in the second link; only the first link can have two side by side",
+        ),
+        (
+            with_last(lambda b, x: b.output("sums", b.op("col_sum", x, name="sums"), FP32)),
+            "sums: a reduction over rows; chains reduce along rows only",
+        ),
+        (
+            with_last(lambda b, x: b.output("sums", b.op("group_sum", x, name="sums"), FP32), group=16),
+            "sums: groups of 16 columns of N = 64; groups of 32, 64, 128, 256 are possible",
+        ),
+        (with_operands(16, Space.ROW), "17 tensor operands, at most 16 are possible"),
+        (with_operands(17, Space.SCALAR), "17 scalars, at most 16 are possible"),
+        (
+            with_last(lambda b, x: [b.output(f"y{i}", x, BF16) for i in range(9)]),
+            "9 outputs, at most 8 are possible",
+        ),
+        (
+            mlp(1024, 64, 64),
+            "no shape fits: 2 warpgroups of 64 rows, 2 buffers of 64 columns, X in registers",
+        ),
+        (mlp(512, 512, 256), "K = 512 and N = 256 need at least 263776 bytes of shared memory, the GPU has"),
+    ],
+)
+def test_chains_that_no_kernel_runs(chain: ChainSpec, reason: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(reason)):
+        force_chain(chain)
+    with pytest.raises(PlanError, match=re.escape(reason)):
+        plan_chain(chain)
+
+
+def test_groups_lie_within_the_tile() -> None:
+    b = SpecBuilder(192, 64, BF16, group=64)
+    x = b.gemm()
+    b.output("y", b.op("mul", x, b.op("group_max", x, name="peak")), BF16)
+    chain = ChainSpec((catalog.linear(64, 64, BF16), b.spec()))
+    assert force_chain(chain).tile_n == 192
+    odd = dataclasses.replace(b.spec(), n=160, group=32)
+    assert force_chain(ChainSpec((chain.links[0], odd))).tile_n == 192
+    single = dataclasses.replace(b.spec(), n=256, group=256)
+    assert force_chain(ChainSpec((chain.links[0], single))).tile_n == 256
+
+
+def test_two_kernels_where_they_are_faster() -> None:
+    """Of few rows each CTA reads all weights, and multiplies by all of them."""
+    chain, m = mlp(256, 8192, 256), 128
+    chosen = force_chain(chain, m=m)
+    assert chosen.apart_us == pytest.approx(sum(plan(link, "h200", m).predicted_us for link in chain.links))
+    reason = (
+        f"a kernel for each GEMM is faster: predicted {chosen.apart_us:.0f} us, as one"
+        f" {chosen.predicted_us:.0f} us, for M = {m}, K = 256"
+    )
+    with pytest.raises(PlanError, match=re.escape(reason)):
+        plan_chain(chain, "h200", m)
+
+
+def test_one_kernel_of_few_rows_saves_a_launch() -> None:
+    assert plan_chain(mlp(128, 128, 128), "h200", 64).predicted_us < 10.0
+
+
+def test_a_link_that_no_kernel_runs_alone_is_no_rival() -> None:
+    chain = mlp(64, 64, 64)
+    assert cost.apart_us(chain, "h200", 1000) < math.inf
+    wide = dataclasses.replace(chain.last, dtype=BF16, k=60)
+    assert cost.apart_us(ChainSpec((chain.links[0], wide)), "h200", 1000) == math.inf
+
+
+def test_errors_of_the_arguments() -> None:
+    with pytest.raises(PlanError, match="m must be at least 1, got 0"):
+        plan_chain(mlp(64, 64, 64), "h200", 0)
+    with pytest.raises(PlanError, match="unknown GPU 'a100'"):
+        plan_chain(mlp(64, 64, 64), "a100")
+    with pytest.raises(SpecError, match="a chain has at least two links"):
+        plan_chain(ChainSpec((catalog.linear(64, 64, BF16),)))
+
+
+def test_refusals_name_their_constraint() -> None:
+    found = {c.shape: c for c in chain_candidates(mlp(256, 512, 256))}
+    refusal = found[ChainShape(3, 2, True)]
+    assert isinstance(refusal, ChainRefusal)
+    assert refusal.constraint == "registers_fit"
+
+
+def test_a_program_that_takes_too_many_registers() -> None:
+    b = SpecBuilder(256, 64, BF16, group=32)
+    x = b.gemm()
+    for i in range(8):
+        x = b.op("mul", x, b.op("group_max", x, name=f"peak{i}"))
+    b.output("y", x, BF16)
+    chain = ChainSpec((catalog.linear(64, 64, BF16), b.spec()))
+    with pytest.raises(PlanError, match="GEMMs and programs hold 292 registers a thread, at most 192"):
+        force_chain(chain)

@@ -1,0 +1,169 @@
+"""Chains for the tests on GPUs: cases, inputs, launches and what they have to give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bench.launch import prepare
+from comfuse import reference
+from comfuse.generator import catalog
+from comfuse.generator.chain import ChainSpec
+from comfuse.generator.passes.infer import spaces
+from comfuse.generator.plan.chain import ChainPlan, ChainShape, force_chain
+from comfuse.generator.spec import DType, Space
+from comfuse.library import LoadedKernel
+from comfuse.ops import programs
+from comfuse.reference import TORCH_DTYPES
+from tests.gpu.outputs import Outputs
+from tests.ops.chains import every_operand
+
+BF16, FP32 = DType.BF16, DType.FP32
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """K columns of A, H between the GEMMs, N of the result."""
+
+    k: int
+    h: int
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.k}x{self.h}x{self.n}"
+
+
+Make = Callable[[Sizes, DType], ChainSpec]
+
+
+def _mlp(**options: object) -> Make:
+    return lambda s, dtype: catalog.mlp(s.n, s.k, s.h, dtype, b0=dtype, b1=dtype, **options)  # type: ignore[arg-type]
+
+
+def _operands(**options: object) -> Make:
+    return lambda s, dtype: every_operand(s.n, k=s.k, h=s.h, dtype=dtype, **options)  # type: ignore[arg-type]
+
+
+#: By name.  The first ones are exact where all inputs are small integers.
+EXACT: dict[str, Make] = {
+    "relu": _mlp(activation="relu", out=FP32),
+    "gated": _mlp(activation="relu", gated=True, b_gate=BF16, out=FP32),
+    "operands": _operands(),
+    "gated operands": _operands(gated=True, outputs=2),
+    "broadcast tile behind": lambda s, dtype: catalog.b2b(
+        s.n, s.k, s.h, dtype, residual1=dtype, activation0="relu", strided=("residual1",)
+    ),
+    "residual in the middle": lambda s, dtype: catalog.b2b(s.n, s.k, s.h, dtype, residual0=dtype, out=FP32),
+}
+PROGRAMS: dict[str, Make] = EXACT | {
+    "gelu": _mlp(),
+    "gelu_tanh": _mlp(activation="gelu_tanh"),
+    "swiglu": _mlp(activation="silu", gated=True),
+    "edge": _mlp(
+        activation="silu",
+        norm="layernorm",
+        norm_weight=BF16,
+        norm_bias=BF16,
+        residual=BF16,
+        residual_position="after",
+    ),
+    "post-norm": _mlp(activation="silu", norm="layernorm", residual=BF16),
+    "rms": _mlp(activation="mish", norm="rmsnorm", norm_weight=FP32),
+}
+
+
+@dataclass(frozen=True)
+class ChainCase:
+    """A program at one size, by the plan of a shape; ``shape`` None: what the planner finds fastest."""
+
+    program: str
+    sizes: Sizes
+    dtype: DType = BF16
+    shape: ChainShape | None = None
+
+    def __str__(self) -> str:
+        parts = [self.program.replace(" ", "_"), str(self.sizes), self.dtype.value]
+        return "-".join([*parts, self.shape.name if self.shape else "planned"])
+
+    @property
+    def chain(self) -> ChainSpec:
+        return PROGRAMS[self.program](self.sizes, self.dtype)
+
+    @property
+    def may_be_refused(self) -> bool:
+        """A chain need not fit every shape, but one of them has to fit."""
+        return self.shape is not None
+
+    def plan(self) -> ChainPlan:
+        return force_chain(self.chain, self.shape)
+
+
+@dataclass
+class ChainInputs:
+    """The arguments of one launch.  ``operands`` as ops.region takes them: without the first factor."""
+
+    case: ChainCase
+    a: Tensor
+    b: Tensor
+    operands: list[Tensor]
+    scalars: list[float]
+
+    @property
+    def split(self) -> tuple[list[Tensor], list[Tensor]]:
+        return programs.parse(self.case.chain.text()).split(self.b, self.operands)
+
+    def reference(self, *, round_middle: bool) -> list[Tensor]:
+        """The results in float64."""
+        factors, rest = self.split
+        return reference.evaluate_chain(
+            self.case.chain,
+            self.a,
+            factors,
+            rest,
+            self.scalars,
+            dtype=torch.float64,
+            round_middle=round_middle,
+            round_outputs=False,
+        )
+
+    def outputs(self, layout: str = "") -> Outputs:
+        """Poisoned outputs; ``layout`` of all tiles, as Outputs has it."""
+        last = self.case.chain.last
+        found = [spaces(last)[o.node] for o in last.outputs]
+        tiles = [o.name for o, space in zip(last.outputs, found, strict=True) if space is Space.TILE]
+        layouts = dict.fromkeys(tiles, layout)
+        return Outputs(last, found, tuple(self.a.shape[:-1]), layouts, device=str(self.a.device))
+
+    def launcher(self, kernel: LoadedKernel, out: Outputs) -> Callable[[], None]:
+        factors, rest = self.split
+        return prepare(kernel, self.case.chain, self.a, factors, rest, out.tensors, self.scalars)
+
+
+def make_inputs(
+    case: ChainCase, m: int, *, integers: bool = False, seed: int = 0, device: str = "cuda"
+) -> ChainInputs:
+    """Random inputs whose GEMMs have a variance of about one; or small integers, and scalars 0.5 and 2."""
+    generator = torch.Generator(device).manual_seed(seed + m)
+
+    def random(*size: int, scale: float = 1.0) -> Tensor:
+        if integers:
+            return torch.randint(-1, 2, size, device=device, generator=generator).float()
+        return torch.randn(size, device=device, generator=generator) * scale
+
+    program = programs.parse(case.chain.text())
+    element = TORCH_DTYPES[case.dtype]
+    a = random(m, program.k).to(element)
+    places: dict[int, Tensor] = {}
+    for factor in program.factors:
+        places[factor.place] = random(factor.n, factor.k, scale=factor.k**-0.5).to(element)
+    for tensor in program.tensors:
+        rows = 1 if tensor.operand.strided else m
+        sizes = {Space.ROW: (tensor.n,), Space.COLUMN: (m,), Space.TILE: (rows, tensor.n)}
+        drawn = random(*sizes[tensor.operand.space]).to(TORCH_DTYPES[tensor.operand.dtype])
+        places[tensor.place] = drawn.expand(m, tensor.n) if tensor.operand.strided else drawn
+    operands = [places[i] for i in range(len(places) - 1)]
+    scalars = [[0.5], [0.5, 2.0]][program.scalar_count - 1] if program.scalar_count else []
+    return ChainInputs(case, a, places[-1], operands, scalars)
