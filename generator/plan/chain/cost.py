@@ -1,8 +1,9 @@
 """How long a chain's kernel should take.
 
 A few constants, fitted to five shapes of a prototype of the same structure on an H200 (GELU or SiLU between
-the GEMMs, widths of 64 to 1024): within 11 % of all of them.  Kernels of this package were not measured yet.
-Good for choosing; a number to quote needs a measurement.
+the GEMMs, widths of 64 to 1024): with the issue slots of its programs within 11 % of all of them.  Our
+programs are more exact and take more slots, so predictions are longer.  Kernels of this package were not
+measured yet.  Good for choosing; a number to quote needs a measurement.
 """
 
 from __future__ import annotations
