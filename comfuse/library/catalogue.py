@@ -40,7 +40,13 @@ from comfuse.library.rows import M_CLASSES
 
 SHIPPED = Path(__file__).resolve().parents[1] / "catalogues"
 MANY = "many"
-_PROGRAMS = [name for name in catalog.__all__ if inspect.isfunction(getattr(catalog, name))]
+# Of one kernel each: libraries hold no chains.
+_PROGRAMS = [
+    name
+    for name in catalog.__all__
+    if inspect.isfunction(function := getattr(catalog, name))
+    and inspect.signature(function).return_annotation == "FusedSpec"
+]
 _DTYPES = {dtype.value: dtype for dtype in DType}
 _RESERVED = ("program", "spec", "shapes", "dtype", "layouts", "constants", "operands", "rows")
 

@@ -40,14 +40,14 @@ __all__ = [
     "unsupported_gpu",
 ]
 
-_UNPROVEN = "kernels of two GEMMs back to back have been compiled but not run on a GPU yet; COMFUSE_CHAINS=1 runs them"
+_UNPROVEN = "kernels of two GEMMs back to back have not run on a GPU yet; COMFUSE_CHAINS=1 runs them"
 _LOCK = threading.RLock()
 _PENDING = threading.local()  # the exception behind the message that C++ is carrying
 # Why a spec is not fused, by (spec, class of rows, device), and the environment that this depends on.
 _REFUSED: dict[tuple[str, int | None, int], tuple[str, tuple[str | None, ...]]] = {}
 _ENVIRONMENT = (
-    "COMFUSE_CHAINS", "COMFUSE_JIT", "COMFUSE_LIBRARY", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR", "CUDA_HOME", "CUDA_PATH",
-    "PATH",
+    "COMFUSE_CHAINS", "COMFUSE_JIT", "COMFUSE_LIBRARY", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR",
+    "CUDA_HOME", "CUDA_PATH", "PATH",
 )  # fmt: skip
 
 

@@ -109,7 +109,8 @@ struct Phase {
   using Effects = EffectsT;
 };
 // What no later work of a tile reads is computed in a tail, by whichever tile is the last to arrive: no tile
-// waits for another there.  The ColTail of a program whose phases read ColStats is left to the first row block.
+// waits for another there.  The ColTail of a program whose phases read ColStats is left to the first row
+// block.
 template <class ColumnsT, class EffectsT>
 struct RowTail {  // of each row block: ColumnStores of values a row
   using Columns = ColumnsT;
@@ -127,7 +128,7 @@ template <class... P>
 using Program = List<P...>;  // phases, then at most one tail of each kind
 
 // ---- the plan's constants
-struct KMajor {};   // memory is contiguous along K
+struct KMajor {};  // memory is contiguous along K
 struct MNMajor {};  // along M of A, N of B
 // `Products` GEMMs side by side, all of the same A.
 template <class T, int Columns, int Products = 1, class MajorA_ = KMajor, class MajorB_ = KMajor,
@@ -323,9 +324,10 @@ struct IsStore
                          IsGroupStore<X>::value || IsRowStore<X>::value || IsScalarStore<X>::value> {};
 template <class ProgramT>
 using StoresOf =
-    typename Filter<IsStore, typename Concatenate<PhaseEffectsOf<ProgramT>, typename RowTailOf<ProgramT>::Effects,
-                                                  typename ColTailOf<ProgramT>::Effects,
-                                                  typename FullTailOf<ProgramT>::Effects>::type>::type;
+    typename Filter<IsStore,
+                    typename Concatenate<PhaseEffectsOf<ProgramT>, typename RowTailOf<ProgramT>::Effects,
+                                         typename ColTailOf<ProgramT>::Effects,
+                                         typename FullTailOf<ProgramT>::Effects>::type>::type;
 template <class... Store>
 constexpr int output_count(List<Store...>) {
   int count = 0;

@@ -91,8 +91,8 @@ struct ChainFactors {
     for (int box = 0; box < kBoxesK; ++box) {
 #pragma unroll
       for (int p = 0; p < kProducts; ++p)
-        cute::SM90_TMA_LOAD_2D::copy(&maps.first[p], full, kAgain,
-                                     to + (box * kProducts + p) * kBlockBytes, box * 64, block * kBlock);
+        cute::SM90_TMA_LOAD_2D::copy(&maps.first[p], full, kAgain, to + (box * kProducts + p) * kBlockBytes,
+                                     box * 64, block * kBlock);
     }
   }
   CF_DEVICE static void load_second(Maps const& maps, uint64_t* full, uint8_t* to, int block) {

@@ -230,8 +230,8 @@ struct FusedChain {
     (produce_phase(params, shared, row, position, typename P::Tiles{}), ...);
   }
   template <class Position, class... Leaf>
-  CF_DEVICE static void produce_phase(Params const& params, Shared const& shared, int row,
-                                      Position& position, List<Leaf...>) {
+  CF_DEVICE static void produce_phase(Params const& params, Shared const& shared, int row, Position& position,
+                                      List<Leaf...>) {
     if constexpr (sizeof...(Leaf) > 0) {
       constexpr bool kOfMiddle = (false || ... || reads_leaf<Leaf, Middle>);
       constexpr int kColumns = kOfMiddle ? Factors::H : TileN;
@@ -271,7 +271,8 @@ struct FusedChain {
       using T = typename ElementOf<Operand>::type;
       CfTensor const& tensor = params.operands[ElementOf<Operand>::index];
       auto const* from = static_cast<T const*>(tensor.data);
-      auto* entries = reinterpret_cast<T*>(to + (kOfMiddle ? middle_offset<Operand> : vector_offset<Operand>));
+      auto* entries =
+          reinterpret_cast<T*>(to + (kOfMiddle ? middle_offset<Operand> : vector_offset<Operand>));
 #pragma unroll 1
       for (int i = threadIdx.x - kWarpgroup; i < kCount; i += kWarpgroups * kWarpgroup)
         entries[i] = i < kEnd ? from[i * tensor.stride] : from_float<T>(0.f);

@@ -17,8 +17,8 @@ struct FactorMaps<FusedChain<Parts...>> {
     auto& maps = params.factors;
     bool ok = encode_factor<T, false, false>(&maps.rows, args.a, 1, args.m, args.k, Kernel::TileM);
     for (int p = 0; p < Factors::kProducts; ++p)
-      ok = ok && encode_factor<T, false, false>(&maps.first[p], args.b[p], 1, Factors::H, args.k,
-                                                Factors::kBlock);
+      ok = ok &&
+           encode_factor<T, false, false>(&maps.first[p], args.b[p], 1, Factors::H, args.k, Factors::kBlock);
     constexpr int kGroups = Factors::N / 32, kRest = Factors::kPartialColumns;
     CfTensor const& second = args.b[Factors::kProducts];
     if (kGroups > 0)

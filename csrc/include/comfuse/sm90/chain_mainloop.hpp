@@ -1,8 +1,8 @@
 // Both GEMMs of one tile of a chain, by one warpgroup, block by block of the middle's columns.
 //
 // With two buffers the middle of block j runs while GEMM 1 of block j - 1 and GEMM 0 of block j + 1 do; then
-// all is waited for.  With one it runs beside nothing of its own, but beside what the other warpgroups have in
-// flight.
+// all is waited for.  With one it runs beside nothing of its own, but beside what the other warpgroups have
+// in flight.
 //
 // Every step waits for all wgmmas: they are done by then, and a loop that always leaves some in flight is one
 // whose registers ptxas cannot follow (C7514: it would wait behind every wgmma).  No group is ever empty: an
@@ -172,8 +172,7 @@ class ChainMainloop {
 #pragma unroll
       for (int p = 0; p < kProducts; ++p) {
 #pragma unroll
-        for (int n = 0; n < kFragmentValues; ++n)
-          source.acc[p].v[n] = buffer[(p * kBlock + chunk) / 2 + n];
+        for (int n = 0; n < kFragmentValues; ++n) source.acc[p].v[n] = buffer[(p * kBlock + chunk) / 2 + n];
       }
       with_lets(source, typename Middle::Lets{}, [&](auto const& env) {
         Fragment const f = evaluate<Passed>(env);
@@ -206,9 +205,8 @@ class ChainMainloop {
     cute::warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < kStepsOfBlock; ++step)
-      wgmma<T, TileN>(passed_ + 4 * step,
-                      wgmma_descriptor<KMajor>(b + step * SharedLayout<KMajor>::kStep), outer,
-                      block > 0 || step > 0);
+      wgmma<T, TileN>(passed_ + 4 * step, wgmma_descriptor<KMajor>(b + step * SharedLayout<KMajor>::kStep),
+                      outer, block > 0 || step > 0);
     cute::warpgroup_commit_batch();
   }
   // `kFirsts`: GEMMs 0 begun since.

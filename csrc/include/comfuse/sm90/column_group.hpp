@@ -2,9 +2,9 @@
 // (exchange.hpp), and each tile merges those of all row blocks itself, in index order.  The collector has no
 // part in it: a team of warps merges its own partial States, a thread a column, and waits for nobody's turn.
 //
-// Nothing can deadlock if all tiles run at once, each CTA having at most one (the launcher sees to it): a tile
-// waits for what the others publish behind the same phase, and whatever they wait for before that lies in an
-// earlier one.
+// Nothing can deadlock if all tiles run at once, each CTA having at most one (the launcher sees to it): a
+// tile waits for what the others publish behind the same phase, and whatever they wait for before that lies
+// in an earlier one.
 #pragma once
 
 #include "comfuse/sm90/column_memory.hpp"

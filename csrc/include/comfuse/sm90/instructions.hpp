@@ -132,10 +132,10 @@ CF_DEVICE void wgmma(uint64_t a, uint64_t b, float (&d)[N / 2], bool accumulate)
 // The same with A in registers, four words a thread (ldmatrix.x4 loads them), and B K-major.
 template <class T, int N>
 struct WgmmaOfRegisters;
-#define CF_WGMMA(T, N, NAME)                                                                       \
-  template <>                                                                                      \
-  struct WgmmaOfRegisters<T, N> {                                                                  \
-    using Op = cute::SM90::GMMA::NAME<cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::K>;     \
+#define CF_WGMMA(T, N, NAME)                                                                   \
+  template <>                                                                                  \
+  struct WgmmaOfRegisters<T, N> {                                                              \
+    using Op = cute::SM90::GMMA::NAME<cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::K>; \
   };
 CF_WGMMA(bf16, 64, MMA_64x64x16_F32BF16BF16_RS)
 CF_WGMMA(bf16, 128, MMA_64x128x16_F32BF16BF16_RS)

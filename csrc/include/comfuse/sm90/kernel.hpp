@@ -268,7 +268,7 @@ struct FusedGemm {
   CF_DEVICE static void consume(Params const& params, typename Main::Shared const& main, uint8_t* memory,
                                 Scheduler scheduler, int team, int member) {
     Epilogue<FusedGemm> epilogue(params, epilogue_memory(memory, team, member), team,
-                                  4 * member + warp_id() % 4);
+                                 4 * member + warp_id() % 4);
     typename Main::Position position;
     Accumulator accumulator;
     if constexpr (kTeams == 1) {

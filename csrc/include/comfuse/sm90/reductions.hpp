@@ -80,7 +80,8 @@ struct HasIndex {
   struct Of : std::bool_constant<ReductionOf<E>::index == R> {};
 };
 template <int R, class ReductionsT>
-using ReductionWithIndex = typename FirstOr<typename Filter<HasIndex<R>::template Of, ReductionsT>::type, void>::type;
+using ReductionWithIndex =
+    typename FirstOr<typename Filter<HasIndex<R>::template Of, ReductionsT>::type, void>::type;
 
 // ---- finished States
 template <int Reduction, class Monoid>

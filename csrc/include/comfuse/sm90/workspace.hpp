@@ -13,11 +13,11 @@ namespace comfuse::sm90 {
 // Where the parts begin, as kernel parameters.
 struct Workspace {
   uint32_t* parity_counter;
-  uint64_t* row_group;          // [fed-back row reduction][row block][tile of it][row] words
-  uint64_t* column_group;       // [exchanged column reduction][row block][column] words
-  uint64_t* row_tail;           // [other row reduction][row block][tile of it][row] words
+  uint64_t* row_group;  // [fed-back row reduction][row block][tile of it][row] words
+  uint64_t* column_group;  // [exchanged column reduction][row block][column] words
+  uint64_t* row_tail;  // [other row reduction][row block][tile of it][row] words
   uint32_t* row_tail_counters;  // [row block][warp of a tile]: tiles whose warp has arrived
-  char* columns;              // [collected column reduction][node of the tree][column] States
+  char* columns;  // [collected column reduction][node of the tree][column] States
   uint32_t* column_counters;  // [column block][segments, then all]: row blocks, or segments, that are done
   char* full;  // [full reduction][tile] States
   uint32_t* full_counter;  // tiles that are done
@@ -74,7 +74,8 @@ class WorkspaceLayout {
     cursor.take(to->column_group, int64_t(row_blocks) * kPitch * ExchangedColumnsOf<Program>::size);
     cursor.take(to->row_tail, kHasRowTail ? RowTailReductionsOf<Program>::size * words : 0);
     cursor.take(to->row_tail_counters, kHasRowTail ? int64_t(row_blocks) * kWarpsOfTile : 0);
-    cursor.take(to->columns, tree.nodes() * int64_t(kPitch) * bytes_before<void>(CollectedColumnsOf<Program>{}));
+    cursor.take(to->columns,
+                tree.nodes() * int64_t(kPitch) * bytes_before<void>(CollectedColumnsOf<Program>{}));
     cursor.take(to->column_counters, kHasColumns ? int64_t(kTilesN) * tree.counters() : 0);
     cursor.take(to->full, full_stride(tiles) * bytes_before<void>(FullReductionsOf<Program>{}));
     cursor.take(to->full_counter, kHasFull);
