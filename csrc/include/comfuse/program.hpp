@@ -323,11 +323,11 @@ struct IsStore
     : std::bool_constant<IsTileStore<X>::value || IsStridedStore<X>::value || IsColumnStore<X>::value ||
                          IsGroupStore<X>::value || IsRowStore<X>::value || IsScalarStore<X>::value> {};
 template <class ProgramT>
-using StoresOf =
-    typename Filter<IsStore,
-                    typename Concatenate<PhaseEffectsOf<ProgramT>, typename RowTailOf<ProgramT>::Effects,
-                                         typename ColTailOf<ProgramT>::Effects,
-                                         typename FullTailOf<ProgramT>::Effects>::type>::type;
+using AllEffectsOf =
+    typename Concatenate<PhaseEffectsOf<ProgramT>, typename RowTailOf<ProgramT>::Effects,
+                         typename ColTailOf<ProgramT>::Effects, typename FullTailOf<ProgramT>::Effects>::type;
+template <class ProgramT>
+using StoresOf = typename Filter<IsStore, AllEffectsOf<ProgramT>>::type;
 template <class... Store>
 constexpr int output_count(List<Store...>) {
   int count = 0;

@@ -271,8 +271,8 @@ struct FusedChain {
       using T = typename ElementOf<Operand>::type;
       CfTensor const& tensor = params.operands[ElementOf<Operand>::index];
       auto const* from = static_cast<T const*>(tensor.data);
-      auto* entries =
-          reinterpret_cast<T*>(to + (kOfMiddle ? middle_offset<Operand> : vector_offset<Operand>));
+      constexpr int kOffset = kOfMiddle ? middle_offset<Operand> : vector_offset<Operand>;
+      auto* entries = reinterpret_cast<T*>(to + kOffset);
 #pragma unroll 1
       for (int i = threadIdx.x - kWarpgroup; i < kCount; i += kWarpgroups * kWarpgroup)
         entries[i] = i < kEnd ? from[i * tensor.stride] : from_float<T>(0.f);

@@ -56,7 +56,7 @@ class ChainMainloop {
     finish_first<0>(tile, kBlocks == 1);
 
     // Whole turns of the buffers between the first step and the last ones.
-    constexpr int kLooped = kBlocks > 2 ? (kBlocks - 2) / kBuffers * kBuffers : 0;
+    constexpr int kLooped = kBlocks > 1 + kBuffers ? (kBlocks - 1 - kBuffers) / kBuffers * kBuffers : 0;
     step<0>(tile, source, outer, 0);
     if constexpr (kLooped > 0) {
 #pragma unroll 1
@@ -80,7 +80,8 @@ class ChainMainloop {
   }
 
   // The middle of a block, which leaves the block's A of GEMM 1 in `passed_`; with one buffer GEMM 0 of the
-  // block too.  `kLike`: a block that has the same buffer and is the first or the last if this is.
+  // block too.  `kLike`: a block that has the same buffer and is the first, the last but one or the last if
+  // this is.
   template <int kLike>
   CF_DEVICE void step(Tile const& tile, Source& source, Outer& outer, int block) {
     constexpr bool kFirst = kLike == 0, kLast = kLike == kBlocks - 1;

@@ -2,8 +2,7 @@
 // GEMM 1: nothing moves between threads.
 //
 // The unit is again a fragment of 32 columns, v[4 j + 2 half + e], but W0's rows keep their order: it is
-// column 8 j + 2 q + e of row 8 half + lane / 4, with q = lane % 4.  So a thread has pairs of neighbouring
-// columns.
+// column 8 j + 2 q + e of row 8 half + lane / 4, with q = lane % 4.  So a thread has pairs of columns.
 #pragma once
 
 #include "comfuse/sm90/fragment.hpp"
@@ -11,8 +10,7 @@
 
 namespace comfuse::sm90 {
 
-// Of the thread's warpgroup.  Unlike warp_id(), it is computed where it is needed and takes no register
-// between.
+// Of the thread's warpgroup.  Unlike warp_id(), computed where it is needed: it takes no register in between.
 CF_DEVICE int warp_of_group() { return threadIdx.x / 32 % 4; }
 CF_DEVICE int first_pair_of_thread() { return 2 * (lane_id() % 4); }
 
@@ -123,8 +121,8 @@ CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, RowVector<Index, T>)
 template <class Kernel, int Index, class T>
 CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, Tile<Index, T>) {
   using Tiles = typename Kernel::Middle::Tiles;
-  auto const* slot =
-      reinterpret_cast<T const*>(source.tiles[index_among<detail::Always, Tile<Index, T>>(Tiles{})]);
+  constexpr int kTile = index_among<detail::Always, Tile<Index, T>>(Tiles{});
+  auto const* slot = reinterpret_cast<T const*>(source.tiles[kTile]);
   T const* x = slot + (source.row_of_warp + lane_id() / 4) * kFragmentColumns + first_pair_of_thread();
   Fragment f;
 #pragma unroll
