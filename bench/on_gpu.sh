@@ -4,7 +4,7 @@
 #   bench/on_gpu.sh                          all stages
 #   bench/on_gpu.sh build tests plain        some of them, in this order
 #
-# Stages: build tests random sanitizer plain overhead bench rmsnorm graphs build-models models
+# Stages: build tests chains random sanitizer plain overhead bench rmsnorm graphs build-models models b2b
 # Environment:
 #   OUT              results and logs go here (default: bench/results)
 #   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
@@ -18,7 +18,7 @@ cd "$(dirname "$0")/.."
 
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=(build tests random sanitizer plain overhead bench graphs models)
-known=" build tests random sanitizer plain overhead bench rmsnorm graphs build-models models "
+known=" build tests chains random sanitizer plain overhead bench rmsnorm graphs build-models models b2b "
 for s in "${stages[@]}"; do
   [[ $known == *" $s "* ]] || { echo "no stage '$s'; there are:$known" >&2 && exit 2; }
 done
@@ -74,7 +74,12 @@ run_stage() {
     build-models) stage build-models 240 python3 -m bench.build --families models ${MODELS:+--models $MODELS} ;;
     tests)
       # shellcheck disable=SC2086
-      stage tests 300 "${pytest[@]}" tests/gpu --ignore=tests/gpu/test_random_programs.py ${TEST_ARGS:-}
+      stage tests 300 "${pytest[@]}" tests/gpu --ignore=tests/gpu/test_random_programs.py \
+        --ignore=tests/gpu/test_chain.py ${TEST_ARGS:-}
+      ;;
+    chains) # by themselves: these kernels have not run yet
+      # shellcheck disable=SC2086
+      stage chains 150 "${pytest[@]}" tests/gpu/test_chain.py ${CHAINS_ARGS:-}
       ;;
     random)
       # shellcheck disable=SC2086
@@ -99,6 +104,8 @@ run_stage() {
     # shellcheck disable=SC2086
     graphs) stage graphs 500 python3 -m bench graphs --processes 2 --once inductor-max --budget 300 --output "$out" \
       ${GRAPHS_ARGS:-} ;;
+    # shellcheck disable=SC2086
+    b2b) COMFUSE_CHAINS=1 stage b2b 400 python3 -m bench b2b --processes 1 --output "$out" ${B2B_ARGS:-} ;;
     # shellcheck disable=SC2086
     rmsnorm) stage rmsnorm 500 python3 -m bench rmsnorm --processes 1 --output "$out" ${RMSNORM_ARGS:-} ;;
     # Tuning takes Inductor minutes: the budget ends the run between two workloads.
