@@ -8,7 +8,7 @@
 # Environment:
 #   OUT              results and logs go here (default: bench/results)
 #   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
-#   BUILD_ARGS TEST_ARGS RANDOM_ARGS BENCH_ARGS PLAIN_ARGS RMSNORM_ARGS GRAPHS_ARGS MODELS_ARGS
+#   BUILD_ARGS TEST_ARGS CHAINS_ARGS RANDOM_ARGS BENCH_ARGS PLAIN_ARGS RMSNORM_ARGS GRAPHS_ARGS MODELS_ARGS B2B_ARGS
 #                    more arguments for a stage, e.g. BUILD_ARGS='tests/gpu -k n768' TEST_ARGS='-k n768'
 #   MODELS           workloads of models, or models, for build-models and models, e.g. 'bert_large gpt2-inference'
 #   LIMIT_<STAGE>    seconds, e.g. LIMIT_TESTS=200
