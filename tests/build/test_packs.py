@@ -18,6 +18,8 @@ from comfuse.generator.spec import DType
 from tests.build.conftest import Source, trivial
 from tests.build.test_robust import MODULE, TOOLS
 
+_HEADER = "#include <comfuse/sm90/fused_gemm.hpp>\n\nnamespace cf = comfuse;\n"
+
 
 def emitted(count: int) -> list[KernelSource]:
     activations = (None, "relu", "sigmoid", "tanh")
@@ -26,7 +28,7 @@ def emitted(count: int) -> list[KernelSource]:
 
 def stub(name: str) -> Source:
     """A kernel that compiles fast and begins as emitted ones do."""
-    return Source(name, packs._HEADER + trivial(name).text.replace("__global__", "\n__global__"))
+    return Source(name, _HEADER + trivial(name).text.replace("__global__", "\n__global__"))
 
 
 class Compiler:

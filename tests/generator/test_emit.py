@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,8 @@ def test_emitted_kernel_computes_the_spec(data: st.DataObject) -> None:
     try:
         source = emit(plan(spec, m=3))
     except PlanError:
-        assume(len(stages(spec)) > 1)
+        with suppress(PlanError):  # what no stages can run either
+            assume(len(stages(spec)) > 1)
         return
     products = [gemm] if spec.products == 1 else gemm
     outputs = cpp_model.run(cpp_model.parse(source.text), spec.n, products, *split_operands(spec, operands))
