@@ -10,6 +10,7 @@ import importlib.util
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,7 @@ from torch import Tensor
 from bench.programs import Inputs, program
 from bench.programs.norms import NormInputs
 from bench.workloads import GraphWorkload, NormWorkload, Workload
+from comfuse.build.cache import hash_text
 from comfuse.build.toolkit import find_cutlass
 
 Call = Callable[[], "Tensor | tuple[Tensor, ...]"]
@@ -144,22 +146,26 @@ def cutlass_is_ready() -> None:
 
 @functools.cache
 def cutlass_folder() -> Path:
-    """A folder laid out like CUTLASS's repository, of links into the package; lives as long as the process.
+    """A folder laid out like CUTLASS's repository, of links into the package.
+
+    The same for all processes: TorchInductor remembers it in its cache, and refuses another.
 
     Raises:
         ToolchainError: CUTLASS is not installed.
         NotInstalledError: its Python packages are not.
     """
     headers = find_cutlass().include.parent
-    folder = Path(tempfile.mkdtemp(prefix="comfuse-cutlass-"))
-    (folder / "python").mkdir()
-    for name in ("include", "tools"):
-        (folder / name).symlink_to(headers / name)
+    folder = Path(tempfile.gettempdir()) / f"comfuse-cutlass-{hash_text(str(headers))[:12]}"
+    (folder / "python").mkdir(parents=True, exist_ok=True)
+    links = {name: headers / name for name in ("include", "tools")}
     for name in ("cutlass_library", "cutlass_cppgen", "pycute"):
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             raise NotInstalledError(f"the CUTLASS backend needs {name}, of the package nvidia-cutlass")
-        (folder / "python" / name).symlink_to(Path(spec.origin).parent)
+        links[f"python/{name}"] = Path(spec.origin).parent
+    for name, target in links.items():
+        with suppress(FileExistsError):
+            (folder / name).symlink_to(target)
     return folder
 
 

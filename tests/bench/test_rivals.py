@@ -71,7 +71,10 @@ def test_an_epilogue_in_a_kernel_of_its_own_is_a_failure() -> None:
         )
 
 
-def test_the_package_is_laid_out_as_inductor_wants_it() -> None:
+def test_the_package_is_laid_out_as_inductor_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # it remembers where CUTLASS was
     folder = rivals.cutlass_folder()
     assert (folder / "include" / "cutlass" / "version.h").is_file()
     assert (folder / "python" / "cutlass_library" / "generator.py").is_file()
