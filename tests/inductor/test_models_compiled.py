@@ -121,7 +121,8 @@ def test_two_threads_compile_at_once() -> None:
 
     def first_call(_: int) -> list[str]:
         barrier.wait()
-        return beyond(distances(step.results(compiled), exact), bounds)
+        with torch._inductor.config.patch(force_disable_caches=True):  # another thread's patch may not hold here
+            return beyond(distances(step.results(compiled), exact), bounds)
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(first_call, range(2))) == [[], []]
