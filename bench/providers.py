@@ -22,9 +22,10 @@ from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.emit import KernelSource, emit, emit_chain
 from comfuse.generator.errors import PlanError
-from comfuse.generator.plan import SHAPES, SHAPES_OF_TWO, TileShape, plan
+from comfuse.generator.plan import SHAPES, SHAPES_OF_TWO, TileShape
 from comfuse.generator.plan.chain import CHAIN_SHAPES, ChainShape, force_chain, plan_chain
 from comfuse.generator.spec import DType
+from comfuse.library import tuned
 from comfuse.ops.resolver import m_class
 
 Call = Callable[[], "Tensor | tuple[Tensor, ...]"]
@@ -133,7 +134,7 @@ def _planned(w: Workload) -> KernelSource:
     spec = spec_of(w)
     if isinstance(spec, ChainSpec):
         return emit_chain(plan_chain(spec, m=m_class(w.m)))
-    return emit(plan(spec, m=m_class(w.m)))
+    return emit(tuned.plan(spec, m=m_class(w.m)))
 
 
 def own_gemm(schedule: str, n: int, k: int) -> KernelSource:

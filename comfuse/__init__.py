@@ -18,9 +18,9 @@ from comfuse.build import build
 from comfuse.explain import explain
 from comfuse.frontend import TraceError, fuse, trace
 from comfuse.generator.emit import emit
-from comfuse.generator.plan import plan
 from comfuse.generator.spec import FusedSpec
 from comfuse.inductor.entrances import backend, enable, options
+from comfuse.library.tuned import plan
 from comfuse.version import __version__
 
 __all__ = [

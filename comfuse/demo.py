@@ -18,8 +18,8 @@ from comfuse.errors import JitDisabledError, ToolchainError
 from comfuse.explain import explain
 from comfuse.frontend import fuse, trace_region
 from comfuse.generator.emit import KernelSource, emit
-from comfuse.generator.plan import plan
 from comfuse.generator.spec import FusedSpec
+from comfuse.library import tuned
 from comfuse.ops import native, resolver
 
 M, N, K = 16384, 1024, 1024
@@ -50,7 +50,7 @@ def run(say: Say, *, rounds: int = 30, inductor: bool = True) -> int:
     unsupported = _reason_against_gpu()
     inputs = _inputs(M, "cpu" if unsupported else "cuda")
     spec = _trace(say, inputs)
-    source = emit(plan(spec, _gpu_name(unsupported), resolver.m_class(M)))
+    source = emit(tuned.plan(spec, _gpu_name(unsupported), resolver.m_class(M)))
     say(f"\n3. the kernel, {source.text.count(chr(10))} lines of types\n")
     say(source.text)
     built = _build(say, source)

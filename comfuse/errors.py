@@ -30,6 +30,7 @@ __all__ = [
     "SettingError",
     "ShapeError",
     "SpecError",
+    "TableError",
     "ToolchainError",
 ]
 
@@ -151,6 +152,15 @@ class CatalogueError(ComFuseError, ValueError):
     def __init__(self, catalogue: str, problem: str) -> None:
         super().__init__(f"catalogue {catalogue}: {problem}")
         self.catalogue = catalogue
+        self.problem = problem
+
+
+class TableError(ComFuseError, ValueError):
+    """A table of measured choices that cannot be read or written."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"tuning table {path} {problem}")
+        self.path = path
         self.problem = problem
 
 

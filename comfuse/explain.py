@@ -16,9 +16,10 @@ from comfuse.generator.chain import ChainSpec
 from comfuse.generator.emit import emit, emit_chain
 from comfuse.generator.errors import PlanError
 from comfuse.generator.kernels import kernels
-from comfuse.generator.plan import KernelPlan, Refusal, candidates, plan
+from comfuse.generator.plan import KernelPlan, Refusal, candidates
 from comfuse.generator.plan.chain import ChainPlan, ChainRefusal, chain_candidates, plan_chain
 from comfuse.generator.spec import FusedSpec
+from comfuse.library import tuned
 from comfuse.plan_text import kernel_text, phases_text, program_text, shape_text
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _explain_spec(title: str, spec: Spec, m: int | None, gpu: str) -> Explanatio
     counts = fallbacks.counts()
     try:
         considered = _candidates(spec, gpu, m)
-        chosen = plan_chain(spec, gpu, m) if isinstance(spec, ChainSpec) else plan(spec, gpu, m)
+        chosen = plan_chain(spec, gpu, m) if isinstance(spec, ChainSpec) else tuned.plan(spec, gpu, m)
     except PlanError as e:
         return Explanation(
             title,
@@ -152,7 +153,7 @@ def _stages(spec: Spec, gpu: str, m: int | None) -> tuple[KernelPlan, ...]:
             parts = spec.links
         else:
             parts = tuple(stage.spec for stage in kernels(spec, gpu, m))
-        return tuple(plan(part, gpu, m) for part in parts) if len(parts) > 1 else ()
+        return tuple(tuned.plan(part, gpu, m) for part in parts) if len(parts) > 1 else ()
     except ComFuseError:  # several kernels are no help either
         return ()
 
@@ -179,7 +180,7 @@ def _text(e: Explanation) -> list[str]:
         lines += _plan(e.plan, e.kernel)
     for number, stage in enumerate(e.stages, 1):
         lines += ["", f"kernel {number} of {len(e.stages)}", *program_text(stage.spec, rows), *_plan(stage)]
-    others = [c for c in e.considered if c != e.plan]
+    others = [c for c in e.considered if e.plan is None or c.shape != e.plan.shape]
     if others:
         lines += ["", "other tile shapes", *(f"  {shape_text(c)}" for c in others)]
     if e.fallbacks:

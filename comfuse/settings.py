@@ -80,6 +80,10 @@ def _path(text: str) -> Path:
     return Path(text).expanduser().absolute()
 
 
+def _paths(text: str) -> tuple[Path, ...]:
+    return tuple(_path(part) for part in text.split(os.pathsep) if part)
+
+
 CACHE_DIR: Variable[Path] = Variable(
     "COMFUSE_CACHE_DIR", _path, lambda: Path(platformdirs.user_cache_dir("comfuse")), "a path",
     "where built kernels are kept; the user's cache directory if not set",
@@ -124,9 +128,14 @@ COMPILER_LAUNCHER: Variable[tuple[str, ...]] = Variable(
     "put before every nvcc call, for example ccache or sccache, or what sends it to another machine",
 )  # fmt: skip
 LIBRARY: Variable[tuple[Path, ...]] = Variable(
-    "COMFUSE_LIBRARY", lambda text: tuple(_path(part) for part in text.split(os.pathsep) if part), lambda: (),
-    "paths, separated as in PATH",
+    "COMFUSE_LIBRARY", _paths, lambda: (), "paths, separated as in PATH",
     "folders of kernel libraries, asked before the package's own and the user's",
+)  # fmt: skip
+TUNED: Variable[tuple[Path, ...] | None] = Variable(
+    "COMFUSE_TUNED", lambda text: None if text.strip().lower() == "off" else _paths(text), lambda: (),
+    "off, or paths, separated as in PATH",
+    "tables of `comfuse tune`, asked before the user's own and those that are shipped; off: the cost model alone "
+    "chooses kernels",
 )  # fmt: skip
 MAX_JOBS: Variable[int | None] = Variable(
     "COMFUSE_MAX_JOBS", _positive, lambda: None, "a whole number, at least 1",
@@ -139,7 +148,7 @@ BUILD_TIMEOUT: Variable[float] = Variable(
 
 TABLE: tuple[Variable[Any], ...] = (
     CACHE_DIR, JIT, STRICT, CHAINS, LOG, DUMP_DIR, CUTLASS_DIR, NVCC_FLAGS, COMPILER_LAUNCHER, LIBRARY,
-    MAX_JOBS, BUILD_TIMEOUT,
+    TUNED, MAX_JOBS, BUILD_TIMEOUT,
 )  # fmt: skip
 
 
@@ -193,6 +202,10 @@ def compiler_launcher() -> tuple[str, ...]:
 
 def library() -> tuple[Path, ...]:
     return LIBRARY.get()
+
+
+def tuned() -> tuple[Path, ...] | None:
+    return TUNED.get()
 
 
 def max_jobs() -> int | None:

@@ -12,9 +12,9 @@ from bench.models import MODELS, Model, Size, Step
 from bench.workloads.models import ModelWorkload
 from comfuse.frontend.calls import steps
 from comfuse.generator.emit import KernelSource, emit
-from comfuse.generator.plan import plan
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.report import Report, explain_model
+from comfuse.library import tuned
 from comfuse.ops import programs, resolver
 
 
@@ -31,7 +31,7 @@ def kernels_of(report: Report, gpu: str) -> list[KernelSource]:
     """The kernels of the regions of a model whose numbers of rows are known."""
     regions = {(row.verdict.spec, row.verdict.shape[0]) for row in report.rows if row.verdict.fused}
     return [
-        emit(plan(step.stage.spec, gpu, resolver.m_class(int(rows))))
+        emit(tuned.plan(step.stage.spec, gpu, resolver.m_class(int(rows))))
         for text, rows in sorted(regions)
         for step in steps(programs.parse(text).spec)
     ]

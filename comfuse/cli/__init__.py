@@ -114,14 +114,14 @@ def emit(target: str, shapes: str, gpu: str, output: Path | None) -> None:
     from comfuse.cli.target import load_function, parse_shapes
     from comfuse.frontend import trace_region, unfused
     from comfuse.generator.emit import emit as emit_kernel
-    from comfuse.generator.plan import plan
+    from comfuse.library import tuned
 
     function = unfused(load_function(target))
     inputs = parse_shapes(function, shapes)
 
     def run() -> int:
         region = trace_region(function, inputs)
-        source = emit_kernel(plan(region.spec, gpu, math.prod(region.lead)))
+        source = emit_kernel(tuned.plan(region.spec, gpu, math.prod(region.lead)))
         if output is None:
             click.echo(source.text, nl=False)
             return 0

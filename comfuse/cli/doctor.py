@@ -14,8 +14,10 @@ import comfuse
 from comfuse import settings
 from comfuse.build.binding import find_binding
 from comfuse.build.toolkit import find_cuda, find_cutlass, find_cxx
-from comfuse.errors import ComFuseError, SettingError
+from comfuse.errors import ComFuseError, SettingError, TableError
 from comfuse.library import lookup
+from comfuse.library.tuned import lookup as tuned
+from comfuse.library.tuned.table import read
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Finding:
 
 def findings() -> list[Finding]:
     """What there is, from the GPU to the cache."""
-    return [*_gpu(), *_software(), *_toolchain(), *_cache(), *_libraries(), *_environment()]
+    return [*_gpu(), *_software(), *_toolchain(), *_cache(), *_libraries(), *_tuning(), *_environment()]
 
 
 def abilities(found: list[Finding]) -> list[Finding]:
@@ -134,6 +136,16 @@ def _libraries() -> Iterator[Finding]:
         count = len({kernel.name for kernel in shelf.manifest.kernels}) if shelf.manifest else 0
         said = f"not used: {shelf.unfit}" if shelf.unfit else f"{count} kernels"
         yield Finding("library", f"{shelf.folder}: {said}", not shelf.unfit)
+
+
+def _tuning() -> Iterator[Finding]:
+    for path in tuned.paths():
+        try:
+            table = read(path)
+        except TableError as e:
+            yield Finding("tuning", str(e), False)
+            continue
+        yield Finding("tuning", f"{path}: {table.unfit or f'{len(table.entries)} choices'}", not table.unfit)
 
 
 def _environment() -> Iterator[Finding]:

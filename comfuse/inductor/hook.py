@@ -22,6 +22,7 @@ from comfuse.inductor import choose, log
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.run import run
 from comfuse.library import lookup
+from comfuse.library.tuned import lookup as tuned
 
 # Passes of this kind also hear whether the graph is for inference; torch 2.11 has none.
 _Aware: Any = getattr(custom_graph_pass, "CustomInferenceAwareGraphPass", None)
@@ -65,6 +66,7 @@ class ComFusePass(_Aware or CustomGraphPass):  # type: ignore[misc]
             torch.__version__,
             _cutlass(),
             jit,
+            *tuned.identity(),
             *(_built() if jit == "off" else ()),
             *map(repr, others),
         )

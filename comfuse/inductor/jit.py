@@ -23,12 +23,12 @@ from comfuse.build.parallel import Task, run_all
 from comfuse.build.progress import BuildEvent, Display, Progress
 from comfuse.errors import BuildError, ComFuseError, ToolchainError
 from comfuse.frontend.calls import steps
-from comfuse.generator.plan import plan
 from comfuse.inductor import background
 from comfuse.inductor.candidate import Found
 from comfuse.inductor.choose import row_classes
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.verdict import Verdict
+from comfuse.library import tuned
 from comfuse.ops import resolver
 
 _REFUSED: dict[
@@ -92,7 +92,7 @@ def sources(found: Found) -> list[Source]:
     device = _index(found)
     gpu = resolver.planner_gpu(device)
     return [
-        emit(plan(step.stage.spec, gpu, hint))
+        emit(tuned.plan(step.stage.spec, gpu, hint))
         for step in steps(found.lowered.spec)
         for hint in row_classes(found)
         if resolver.shelved(step.text, _example(hint), device) is None

@@ -14,8 +14,8 @@ from comfuse.build.cache import BuiltKernel, hash_file
 from comfuse.build.compile import cuda_flags, toolchain
 from comfuse.errors import BuildError, CacheError, ComFuseError, PlanError
 from comfuse.generator.emit import KernelSource, emit
-from comfuse.generator.plan import KernelPlan, plan
-from comfuse.library import abi, manifest
+from comfuse.generator.plan import KernelPlan
+from comfuse.library import abi, manifest, tuned
 from comfuse.library.catalogue import Catalogue, Entry
 from comfuse.library.manifest import File, Kernel, Manifest
 from comfuse.library.rows import classes_on, hints, served
@@ -113,7 +113,7 @@ def _plans(catalogues: Iterable[Catalogue]) -> tuple[list[_Wanted], list[dict[st
             for hint in known if entry.rows is None else [h for h in entry.rows if h in known]:
                 rows = served(hint, classes)
                 try:
-                    source = emit(plan(entry.spec, catalogue.gpu, hint))
+                    source = emit(tuned.plan(entry.spec, catalogue.gpu, hint))
                 except PlanError as e:
                     refused.append(_refusal(entry, rows, str(e)))
                     continue

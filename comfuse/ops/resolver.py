@@ -17,10 +17,10 @@ from comfuse import errors, fallbacks, library, settings
 from comfuse.build import build
 from comfuse.errors import ComFuseError, JitDisabledError, PlanError, ToolchainError
 from comfuse.generator.chain import ChainSpec
-from comfuse.generator.plan import GPUS, plan
+from comfuse.generator.plan import GPUS
 from comfuse.generator.plan.chain import plan_chain
 from comfuse.generator.spec import FusedSpec
-from comfuse.library import LoadedKernel, lookup
+from comfuse.library import LoadedKernel, lookup, tuned
 from comfuse.library.rows import M_CLASSES, classes_on, m_class, served
 from comfuse.ops import native, programs
 
@@ -46,8 +46,8 @@ _PENDING = threading.local()  # the exception behind the message that C++ is car
 # Why a spec is not fused, by (spec, class of rows, device), and the environment that this depends on.
 _REFUSED: dict[tuple[str, int | None, int], tuple[str, tuple[str | None, ...]]] = {}
 _ENVIRONMENT = (
-    "COMFUSE_CHAINS", "COMFUSE_JIT", "COMFUSE_LIBRARY", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR",
-    "CUDA_HOME", "CUDA_PATH", "PATH",
+    "COMFUSE_CHAINS", "COMFUSE_JIT", "COMFUSE_LIBRARY", "COMFUSE_TUNED", "COMFUSE_CACHE_DIR",
+    "COMFUSE_CUTLASS_DIR", "CUDA_HOME", "CUDA_PATH", "PATH",
 )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def _source(spec: FusedSpec | ChainSpec, gpu: str, rows: int | None) -> KernelSo
 
     if isinstance(spec, ChainSpec):
         return emit_chain(plan_chain(spec, gpu, rows))
-    return emit(plan(spec, gpu, rows))
+    return emit(tuned.plan(spec, gpu, rows))
 
 
 @lru_cache

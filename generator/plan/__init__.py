@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from comfuse.generator.plan.choose import candidates, force, plan, row_limits
+from comfuse.generator.plan.choose import candidates, force, pipelines, plan, row_limits
 from comfuse.generator.plan.gpus import GPUS, Gpu
 from comfuse.generator.plan.kernel_plan import (
     SCHEDULES,
@@ -27,6 +27,7 @@ __all__ = [
     "TileShape",
     "candidates",
     "force",
+    "pipelines",
     "plan",
     "row_limits",
     "shapes",

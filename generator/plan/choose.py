@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from comfuse.generator.errors import PlanError
@@ -35,22 +36,53 @@ def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan
         raise PlanError(f"no tile shape fits: {reasons}")
     target, rows = gpus.find(gpu), m or cost.LARGE_M
     # Not by ``predicted_us``, where the floor makes equals.  The first of equals is taken.
-    return min(plans, key=lambda p: cost.predict_us(p.spec, p.program, p.shape, target, rows))
+    best = min(plans, key=lambda p: cost.predict_us(p.spec, p.program, p.shape, target, rows))
+    return replace(best, decisions=(*best.decisions, "chosen by the cost model"))
 
 
-def force(spec: FusedSpec, shape: TileShape, gpu: str = "h200", m: int | None = None) -> KernelPlan:
+def force(
+    spec: FusedSpec, shape: TileShape, gpu: str = "h200", m: int | None = None, stages: int | None = None
+) -> KernelPlan:
     """The plan of one tile shape, for tuning and for the bench.
+
+    Args:
+        stages: one of those of :func:`pipelines`; what :func:`candidates` has if this is None.
 
     Raises:
         SpecError: the spec is malformed.
-        PlanError: this shape cannot run it.
+        PlanError: this shape, or this number of stages, cannot run it.
     """
     for candidate in candidates(spec, gpu, m):
         if candidate.shape == shape:
             if isinstance(candidate, Refusal):
                 raise PlanError(f"{shape.label}: {candidate.reason}")
-            return candidate
+            return candidate if stages is None else _of_stages(pipelines(candidate), stages)
     raise PlanError(f"{shape.label} is none of the planner's: {', '.join(s.name for s in shapes(spec))}")
+
+
+def pipelines(candidate: KernelPlan) -> tuple[KernelPlan, ...]:
+    """The same tile shape with every other division of shared memory too, most stages first.
+
+    The cost model does not tell them apart.
+    """
+    gpu = gpus.find(candidate.gpu)
+    return tuple(
+        replace(
+            candidate,
+            stages=stages,
+            tile_slots=slots,
+            shared_bytes=memory.shared_bytes(candidate.program, candidate.shape, stages, slots),
+        )
+        for stages, slots in memory.pipelines(candidate.program, candidate.shape, gpu.shared_bytes)
+    )
+
+
+def _of_stages(plans: tuple[KernelPlan, ...], stages: int) -> KernelPlan:
+    for candidate in plans:
+        if candidate.stages == stages:
+            return candidate
+    allowed = ", ".join(str(p.stages) for p in plans)
+    raise PlanError(f"{plans[0].shape.label}: {stages} stages; allowed: {allowed}")
 
 
 @lru_cache(maxsize=256)

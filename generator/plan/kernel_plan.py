@@ -132,6 +132,11 @@ class KernelPlan:
         """The tile shape, as candidates and refusals name it."""
         return TileShape(self.schedule, self.tile_m, self.tile_n, self.cluster_n)
 
+    @property
+    def label(self) -> str:
+        """Short, and unique among the plans of a program, e.g. ``pingpong-128x128-c2-s6``."""
+        return f"{self.shape.name}-s{self.stages}"
+
 
 @dataclass(frozen=True)
 class Refusal:

@@ -116,9 +116,31 @@ def stages_and_slots(program: PhaseProgram, shape: TileShape, limit: int) -> tup
     while slots > needed and _stages(program, shape, slots, limit) < GOOD_STAGES:
         slots -= 1
     stages = _stages(program, shape, slots, limit)
-    while slots < MAX_CHUNKS * needed and shared_bytes(program, shape, stages, slots + 1) <= limit:
+    return stages, _filled(program, shape, stages, slots, limit)
+
+
+def pipelines(program: PhaseProgram, shape: TileShape, limit: int) -> tuple[tuple[int, int], ...]:
+    """Every division of shared memory into stages and slots that could be the best, most stages first.
+
+    Left out are those that another one beats in one number and equals in the other, or beats in both.
+    """
+    needed = needed_slots(program, shape)
+    found: list[tuple[int, int]] = []
+    for stages in range(MAX_STAGES, MIN_STAGES - 1, -1):
+        if shared_bytes(program, shape, stages, needed) > limit:
+            continue
+        slots = _filled(program, shape, stages, needed, limit)
+        if not found or slots > found[-1][1]:
+            found.append((stages, slots))
+    return tuple(found)
+
+
+def _filled(program: PhaseProgram, shape: TileShape, stages: int, slots: int, limit: int) -> int:
+    """As many slots as fit beside the stages, at least ``slots``."""
+    most = MAX_CHUNKS * needed_slots(program, shape)
+    while slots < most and shared_bytes(program, shape, stages, slots + 1) <= limit:
         slots += 1
-    return stages, slots
+    return slots
 
 
 def _stages(program: PhaseProgram, shape: TileShape, slots: int, limit: int) -> int:

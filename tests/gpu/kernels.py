@@ -14,7 +14,7 @@ from comfuse.generator.chain import ChainSpec
 from comfuse.generator.errors import GeneratorError, PlanError
 from comfuse.generator.plan.chain import ChainPlan, plan_chain
 from comfuse.generator.spec import FusedSpec
-from comfuse.library import LoadedKernel
+from comfuse.library import LoadedKernel, tuned
 from comfuse.ops.resolver import M_CLASSES
 
 _MAX_M = 2**31 - 1
@@ -98,7 +98,7 @@ class Kernels:
 
 
 def _planned(spec: AnySpec, m: int | None) -> AnyPlan:
-    return plan_chain(spec, m=m) if isinstance(spec, ChainSpec) else plan.plan(spec, m=m)
+    return plan_chain(spec, m=m) if isinstance(spec, ChainSpec) else tuned.plan(spec, m=m)
 
 
 def _source(make_plan: Callable[[], AnyPlan]) -> emit.KernelSource | GeneratorError:

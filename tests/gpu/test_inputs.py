@@ -11,7 +11,7 @@ from torch import Tensor
 
 from comfuse import errors, fallbacks, ops
 from comfuse.generator.spec import FusedSpec
-from tests.gpu.compare import relative_error, tolerance
+from comfuse.reference.accuracy import relative_error, tolerance
 from tests.gpu.test_ops import OpCase, OpInputs, make_inputs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("kernels", "counted")]

@@ -14,7 +14,7 @@ from torch import Tensor
 from comfuse import ops
 from comfuse.generator.spec import FusedSpec
 from comfuse.ops import named
-from tests.gpu.compare import relative_error, tolerance, weighty
+from comfuse.reference.accuracy import relative_error, tolerance, weighty
 from tests.gpu.outputs import poison_allocator
 from tests.gpu.test_ops import no_fallback  # noqa: F401
 

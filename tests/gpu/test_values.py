@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from comfuse.generator.spec import DType
-from tests.gpu.compare import check, relative_error, same_bits
+from comfuse.reference.accuracy import relative_error
+from tests.gpu.compare import check, same_bits
 from tests.gpu.programs import BIAS, LAYERNORM, RELU_PRODUCT, SOFTMAX
 from tests.gpu.support import Case, Tensors, launcher, make_tensors, run
 

@@ -1,0 +1,72 @@
+"""Plans that were chosen by measurement where there is one, else by the cost model.
+
+``comfuse tune`` measures (:mod:`comfuse.tune`); here is what everything that builds and runs kernels asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from comfuse.errors import PlanError
+from comfuse.generator.plan import KernelPlan, force, shapes
+from comfuse.generator.plan import plan as plan_by_model
+from comfuse.generator.spec import FusedSpec
+from comfuse.library import manifest
+from comfuse.library.tuned import lookup
+from comfuse.library.tuned.table import Entry
+
+__all__ = ["plan", "plan_of"]
+
+
+def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan:
+    """The fastest kernel for a program: what was measured to be, or by the cost model.
+
+    The last of its decisions says which.  A measured choice that the planner refuses now is passed over; that
+    is logged once and counted (:func:`comfuse.library.tuned.lookup.refusals`).
+
+    Args:
+        spec: any valid spec.
+        gpu: as for :func:`comfuse.generator.plan.plan`.
+        m: the number of rows, of all batches together; None: many.
+
+    Raises:
+        SpecError, PlanError: as :func:`comfuse.generator.plan.plan`.
+        TableError: a table is damaged, or ``COMFUSE_TUNED`` names what is not there.
+    """
+    for path, entry in lookup.entries(spec, gpu, m):
+        try:
+            chosen = plan_of(entry, spec, m)
+        except PlanError as e:
+            lookup.stale(path, f"{entry.label}, {entry.best.label}: {e}")
+            continue
+        return replace(chosen, decisions=(*chosen.decisions, _said(path, entry)))
+    return plan_by_model(spec, gpu, m)
+
+
+def plan_of(entry: Entry, spec: FusedSpec, m: int | None) -> KernelPlan:
+    """The plan that an entry names, for a program of its signature.
+
+    Raises:
+        PlanError: the planner has none of this name, or refuses it.
+    """
+    best = entry.best
+    shape = next((shape for shape in shapes(spec) if shape.name == best.shape), None)
+    if shape is None:
+        raise PlanError(f"{best.shape} is none of the planner's: {', '.join(s.name for s in shapes(spec))}")
+    return force(spec, shape, entry.gpu, m, best.stages)
+
+
+def _said(path: Path, entry: Entry) -> str:
+    said = [f"chosen by measurement: {entry.best.us:.1f} us at M = {entry.m}"]
+    if entry.second is not None:
+        said.append(f"next {entry.second.label} {entry.second.us:.1f} us")
+    said.append(f"error {entry.error:.1e} of {entry.allowed:.1e}")
+    of_others = "" if entry.device_code == _device_code() else ", with other device code"
+    return f"{', '.join(said)}; {entry.device}{of_others}, {path}"
+
+
+@cache
+def _device_code() -> str:
+    return manifest.device_code()
