@@ -32,6 +32,8 @@ __all__ = [
     "SpecError",
     "TableError",
     "ToolchainError",
+    "TuneError",
+    "WrongResultError",
 ]
 
 
@@ -161,6 +163,29 @@ class TableError(ComFuseError, ValueError):
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(f"tuning table {path} {problem}")
         self.path = path
+        self.problem = problem
+
+
+class TuneError(ComFuseError, RuntimeError):
+    """A program of which no plan could be built, run and found right."""
+
+    def __init__(self, program: str, reason: str) -> None:
+        super().__init__(f"{program}: nothing can be chosen: {reason}")
+        self.program = program
+        self.reason = reason
+
+
+class WrongResultError(ComFuseError, ArithmeticError):
+    """A kernel whose results are not what its program says.
+
+    Attributes:
+        output: the name of the output.
+        problem: what is wrong with it.
+    """
+
+    def __init__(self, output: str, problem: str) -> None:
+        super().__init__(f"output {output}: {problem}")
+        self.output = output
         self.problem = problem
 
 

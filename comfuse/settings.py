@@ -134,8 +134,8 @@ LIBRARY: Variable[tuple[Path, ...]] = Variable(
 TUNED: Variable[tuple[Path, ...] | None] = Variable(
     "COMFUSE_TUNED", lambda text: None if text.strip().lower() == "off" else _paths(text), lambda: (),
     "off, or paths, separated as in PATH",
-    "tables of `comfuse tune`, asked before the user's own and those that are shipped; off: the cost model alone "
-    "chooses kernels",
+    "tables of `comfuse tune`, asked before the user's own and those that are shipped; "
+    "off: the cost model alone chooses kernels",
 )  # fmt: skip
 MAX_JOBS: Variable[int | None] = Variable(
     "COMFUSE_MAX_JOBS", _positive, lambda: None, "a whole number, at least 1",

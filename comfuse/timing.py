@@ -66,6 +66,26 @@ def capture(call: Callable[[], object], launches: int = LAUNCHES_PER_GRAPH) -> C
     return Captured(graph, call)
 
 
+def sample(
+    captured: Captured,
+    launches: int = LAUNCHES_PER_GRAPH,
+    around: AbstractContextManager[object] | None = None,
+) -> float:
+    """Replays a graph once, after a rest: microseconds of each of its launches.
+
+    ``around`` is entered around the replay, outside of what is timed.
+    """
+    time.sleep(REST_SECONDS)
+    begin = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    with around or nullcontext():
+        begin.record()
+        captured.replay()
+        end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / launches * 1000
+
+
 def time_interleaved(
     graphs: Mapping[str, Captured],
     rounds: int,
@@ -81,14 +101,7 @@ def time_interleaved(
     for round_number in range(WARM_UP_ROUNDS + rounds):
         shift = round_number % len(names)
         for name in names[shift:] + names[:shift]:
-            time.sleep(REST_SECONDS)
-            begin = torch.cuda.Event(enable_timing=True)
-            end = torch.cuda.Event(enable_timing=True)
-            with around(name):
-                begin.record()
-                graphs[name].replay()
-                end.record()
-            end.synchronize()
+            us = sample(graphs[name], launches, around(name))
             if round_number >= WARM_UP_ROUNDS:
-                samples[name].append(begin.elapsed_time(end) / launches * 1000)
+                samples[name].append(us)
     return {name: Timing.of(s) for name, s in samples.items()}

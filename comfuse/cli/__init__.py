@@ -10,6 +10,7 @@ import click
 
 import comfuse
 from comfuse.cli.library import build_library, library
+from comfuse.cli.tune import tune
 from comfuse.errors import ComFuseError
 from comfuse.generator.plan import GPUS
 from comfuse.generator.spec import DType
@@ -135,6 +136,7 @@ def emit(target: str, shapes: str, gpu: str, output: Path | None) -> None:
 
 main.add_command(build_library)
 main.add_command(library)
+main.add_command(tune)
 
 
 def _run(command: Callable[[], int]) -> int:

@@ -145,10 +145,9 @@ def _program(given: str, shapes: str | None) -> FusedSpec:
 
         function = unfused(load_function(given))
         return trace_region(function, parse_shapes(function, shapes)).spec
-    text = given if given.lstrip().startswith("{") else Path(given).read_text()
-    from comfuse.ops.programs import parse
+    from comfuse.cli.target import read_spec
 
-    return parse(text.strip()).spec
+    return read_spec(given)
 
 
 def _summary(made: Manifest) -> list[str]:

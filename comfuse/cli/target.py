@@ -15,6 +15,8 @@ from typing import Any
 import click
 import torch
 
+from comfuse.generator.chain import ChainSpec
+from comfuse.generator.spec import FusedSpec
 from comfuse.reference import TORCH_DTYPES
 
 DTYPES = {dtype.value: of_torch for dtype, of_torch in TORCH_DTYPES.items()}
@@ -35,6 +37,22 @@ def load_function(target: str) -> Callable[..., Any]:
         functions = [n for n, f in vars(module).items() if inspect.isfunction(f) and not n.startswith("_")]
         raise click.BadParameter(f"{where} has no function {name}; it has {', '.join(functions) or 'none'}")
     return found
+
+
+def read_spec(given: str) -> FusedSpec | ChainSpec:
+    """The program of a text, or of the file that holds it.
+
+    Raises:
+        SpecError: it is the text of no program.
+    """
+    from comfuse.ops.programs import parse
+
+    if not given.lstrip().startswith("{"):
+        try:
+            given = Path(given).read_text()
+        except OSError as e:
+            raise click.BadParameter(f"{given!r} is neither the text of a program nor a file: {e}") from None
+    return parse(given.strip()).spec
 
 
 def _load_file(path: Path) -> Any:

@@ -24,6 +24,9 @@ from comfuse.errors import ComFuseError, FallbackError, SettingError
         ("COMFUSE_MAX_JOBS", "3", 3),
         ("COMFUSE_BUILD_TIMEOUT", "2.5", 2.5),
         ("COMFUSE_DUMP_DIR", "", None),
+        ("COMFUSE_TUNED", "Off", None),
+        ("COMFUSE_TUNED", "/a.json:/b.json", (Path("/a.json"), Path("/b.json"))),
+        ("COMFUSE_TUNED", "", ()),
     ],
 )
 def test_values(name: str, text: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:

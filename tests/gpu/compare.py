@@ -13,6 +13,7 @@ from comfuse.reference.accuracy import relative_error, tolerance, weighty
 from tests.gpu.outputs import bits, picked
 from tests.gpu.support import Tensors
 
+
 def check(t: Tensors, outputs: Sequence[Tensor], where: str = "") -> None:
     """Outputs, in the order of Outputs.tiles, against float64 on the compared rows."""
     for name, space, output, reference in _outputs(t, outputs):

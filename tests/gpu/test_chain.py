@@ -16,8 +16,8 @@ from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan.chain import CHAIN_SHAPES
 from comfuse.generator.spec import DType, FusedSpec
-from tests.gpu.chains import EXACT, ChainCase, ChainInputs, Sizes, make_inputs
 from comfuse.reference.accuracy import relative_error, tolerance
+from tests.gpu.chains import EXACT, ChainCase, ChainInputs, Sizes, make_inputs
 from tests.gpu.compare import same_bits
 from tests.gpu.outputs import PATTERNS, Outputs, poison_allocator
 

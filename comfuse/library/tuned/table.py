@@ -113,7 +113,9 @@ class Entry:
             }
         )
         if not 0 <= entry.error <= entry.allowed < math.inf:
-            raise ValueError(f"error is {entry.error}; allowed: at most the {entry.allowed} of the same entry")
+            raise ValueError(
+                f"error is {entry.error}; allowed: at most the {entry.allowed} of the same entry"
+            )
         return entry
 
 

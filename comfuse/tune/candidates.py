@@ -1,0 +1,70 @@
+"""The plans that are worth timing: the planner's, those that the cost model rules out left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from comfuse.generator import plan as planner
+from comfuse.generator.plan import KernelPlan, Refusal
+from comfuse.generator.spec import FusedSpec
+from comfuse.library.rows import classes_on, m_class
+
+#: How much longer than the fastest a plan may be predicted to take, and still be timed.  The model is within
+#: 8 % of what it was fitted to: two such errors, one each way, make 1.17.
+KEEP_WITHIN = 1.2
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The planner's plans of one program for a class of numbers of rows.
+
+    Attributes:
+        rows: the class, by its upper bound; None: many.  Every plan serves all of it.
+        kept: the plans to time, those first that are predicted to be faster.
+        pruned: those that are predicted to take too long.
+        refused: tile shapes that cannot run the program.
+        by_model: the label of the plan that the cost model chooses; it is always kept.
+    """
+
+    rows: int | None
+    kept: tuple[KernelPlan, ...]
+    pruned: tuple[KernelPlan, ...]
+    refused: tuple[Refusal, ...]
+    by_model: str
+
+
+def candidates(spec: FusedSpec, gpu: str, m: int, within: float = KEEP_WITHIN) -> Candidates:
+    """The plans of a program for the class of ``m`` rows.
+
+    What is searched is schedule, tile, cluster, and how shared memory is divided into stages for A and B and
+    slots for tile operands.  The order in which a kernel takes its tiles and the size of its grid are decided
+    by the launcher, as functions of M: no kernel has them as parameters.
+
+    Args:
+        gpu: the planner's name of the GPU.
+        m: the number of rows that will be timed; times are predicted for it.
+        within: plans that are predicted to take longer than the fastest by more than this factor are pruned;
+            infinite: none is.
+
+    Raises:
+        SpecError, PlanError: no plan serves the whole class.
+    """
+    rows = m_class(m, classes_on(spec, gpu))
+    by_model = planner.plan(spec, gpu, rows)
+    found = planner.candidates(spec, gpu, rows)
+    predicted = {c.shape: c for c in planner.candidates(spec, gpu, m) if isinstance(c, KernelPlan)}
+    plans = [
+        replace(c, predicted_us=predicted[c.shape].predicted_us, floor_us=predicted[c.shape].floor_us)
+        for c in found
+        if isinstance(c, KernelPlan)
+    ]
+    plans.sort(key=lambda p: p.predicted_us)
+    limit = within * plans[0].predicted_us
+    near = [p for p in plans if p.predicted_us <= limit or p.shape == by_model.shape]
+    return Candidates(
+        rows=rows,
+        kept=tuple(q for p in near for q in planner.pipelines(p)),
+        pruned=tuple(q for p in plans if p not in near for q in planner.pipelines(p)),
+        refused=tuple(c for c in found if isinstance(c, Refusal)),
+        by_model=by_model.label,
+    )

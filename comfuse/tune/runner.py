@@ -1,0 +1,159 @@
+"""Plans in, callables out that time their kernels on the GPU.  Nothing is timed that was not checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+
+from comfuse import fallbacks, library, ops, timing
+from comfuse.build import packs
+from comfuse.build.compile import toolchain
+from comfuse.errors import BuildError, ComFuseError, DeviceError, LaunchError, WrongResultError
+from comfuse.generator.emit import KernelSource, emit
+from comfuse.generator.plan import KernelPlan
+from comfuse.generator.spec import FusedSpec
+from comfuse.library.manifest import device_code
+from comfuse.library.rows import MAX_ROWS
+from comfuse.ops import native, resolver
+from comfuse.tune.problem import Checked, Launch, Problem
+from comfuse.version import __version__
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A plan whose results are right.  ``time`` runs it and gives the microseconds of a launch."""
+
+    plan: KernelPlan
+    checked: Checked
+    time: Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A plan that is not timed, and why.  ``wrong``: it ran, and its results were not right."""
+
+    plan: KernelPlan
+    reason: str
+    wrong: bool = False
+
+
+class Runner(Protocol):
+    """What times plans: a GPU, or in tests something that knows the answer.
+
+    Attributes:
+        gpu: the planner's name of it.
+        name: its own.
+        device: where a problem's tensors have to be.
+        device_code, made_with: as in :class:`comfuse.library.tuned.table.Entry`.
+    """
+
+    @property
+    def gpu(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def device_code(self) -> str: ...
+    @property
+    def made_with(self) -> dict[str, str]: ...
+
+    def build(self, plans: Sequence[KernelPlan]) -> None:
+        """Compiles what is not compiled yet, all at once."""
+
+    def prepare(self, problem: Problem, plan: KernelPlan) -> Contender | Failure:
+        """Checks one plan's results."""
+
+
+class GpuRunner:
+    """The current CUDA device."""
+
+    def __init__(self, say: Callable[[str], None] | None = None) -> None:
+        """``say`` gets a line about compiling now and then.
+
+        Raises:
+            DeviceError: there is no Hopper GPU.
+            ToolchainError, JitDisabledError, BuildError, LoadError: the torch binding cannot be had.
+        """
+        index = _current_device()
+        native.load()
+        self._say = say
+        self._outcomes: dict[str, packs.BuiltKernel | ComFuseError] = {}
+        self.gpu = resolver.planner_gpu(index)
+        self.name = torch.cuda.get_device_name(index)
+        self.device = torch.device("cuda", index)
+        self.device_code = device_code()
+        toolkit, cutlass = toolchain()
+        self.made_with = {
+            "comfuse": __version__,
+            "torch": torch.__version__,
+            "nvcc": toolkit.version,
+            "cutlass": cutlass.version,
+        }
+
+    def build(self, plans: Sequence[KernelPlan]) -> None:
+        sources = [source for source in map(emit, plans) if source.name not in self._outcomes]
+        self._outcomes |= packs.build_all(sources, say=self._say)
+
+    def prepare(self, problem: Problem, plan: KernelPlan) -> Contender | Failure:
+        source = emit(plan)
+        self.build([plan])
+        try:
+            launch = self._launch(problem, plan, source)
+            before = _fallen_back()
+            checked = problem.check(launch)
+            if _fallen_back() != before:
+                return Failure(plan, "its calls ran the reference instead: see comfuse.fallbacks")
+            outputs = problem.outputs()
+            captured = timing.capture(lambda: launch(outputs))
+        except WrongResultError as e:
+            return Failure(plan, str(e), wrong=True)
+        except ComFuseError as e:
+            return Failure(plan, str(e))
+        except torch.cuda.OutOfMemoryError as e:
+            return Failure(plan, f"out of memory: {e}")
+        except RuntimeError as e:  # the CUDA context is lost, and no kernel will run in this process
+            raise LaunchError(f"{source.name} ({plan.label}) ends this process's use of the GPU: {e}") from e
+        return Contender(plan, checked, lambda: timing.sample(captured))
+
+    def _launch(self, problem: Problem, plan: KernelPlan, source: KernelSource) -> Launch:
+        """Calls of the op that run this plan's kernel: its spec has a text of its own."""
+        built = self._outcomes[source.name]
+        if isinstance(built, BuildError):
+            raise built
+        if isinstance(built, ComFuseError):  # the machine's fault: no other plan would do better
+            raise LaunchError(f"{source.name} cannot be built: {built}") from built
+        text = _named(problem.spec, plan).text()
+        native.register_program(text)
+        native.register(text, library.load(built), 1, MAX_ROWS)
+        b, operands = problem.b[0], [*problem.b[1:], *problem.operands]
+        return lambda out: ops.region_out(text, problem.a, b, operands, problem.scalars, list(out))
+
+
+def _named(spec: FusedSpec, plan: KernelPlan) -> FusedSpec:
+    """The same program, with the plan in an output's name."""
+    first, *rest = spec.outputs
+    name = f"{first.name}_{plan.label.replace('-', '_')}"
+    return replace(spec, outputs=(replace(first, name=name), *rest))
+
+
+def _fallen_back() -> dict[tuple[str, str], int]:
+    """What was counted so far, without copies of arguments, which cost every plan the same."""
+    copies = native.copies()
+    return {key: count for key, count in fallbacks.counts().items() if key not in copies}
+
+
+def _current_device() -> int:
+    """Raises DeviceError if there is no Hopper GPU."""
+    allowed = "a Hopper GPU (compute capability 9.0)"
+    hint = "choices are measured where they are used; without a GPU the cost model chooses"
+    if not torch.cuda.is_available():
+        raise DeviceError("tune", "the device", "none: there is no CUDA device", allowed, hint)
+    index = torch.cuda.current_device()
+    reason = resolver.unsupported_gpu(index)
+    if reason:
+        raise DeviceError("tune", "the device", reason, allowed, hint)
+    return index
