@@ -4,11 +4,12 @@
 #   bench/on_gpu.sh                          all stages
 #   bench/on_gpu.sh build tests plain        some of them, in this order
 #
-# Stages: build tests chains random sanitizer plain overhead bench rmsnorm graphs build-models models b2b profile
+# Stages: build tests chains random sanitizer plain overhead bench tune rmsnorm graphs build-models models b2b profile
 # Environment:
 #   OUT              results and logs go here (default: bench/results)
 #   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
-#   BUILD_ARGS TEST_ARGS CHAINS_ARGS RANDOM_ARGS BENCH_ARGS PLAIN_ARGS RMSNORM_ARGS GRAPHS_ARGS MODELS_ARGS B2B_ARGS
+#   BUILD_ARGS TEST_ARGS CHAINS_ARGS RANDOM_ARGS BENCH_ARGS PLAIN_ARGS TUNE_ARGS RMSNORM_ARGS GRAPHS_ARGS
+#   MODELS_ARGS B2B_ARGS
 #                    more arguments for a stage, e.g. BUILD_ARGS='tests/gpu -k n768' TEST_ARGS='-k n768'
 #   MODELS           workloads of models, or models, for build-models and models, e.g. 'bert_large gpt2-inference'
 #   LIMIT_<STAGE>    seconds, e.g. LIMIT_TESTS=200
@@ -18,7 +19,7 @@ cd "$(dirname "$0")/.."
 
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=(build tests random sanitizer plain overhead bench graphs models)
-known=" build tests chains random sanitizer plain overhead bench rmsnorm graphs build-models models b2b profile "
+known=" build tests chains random sanitizer plain overhead bench tune rmsnorm graphs build-models models b2b profile "
 for s in "${stages[@]}"; do
   [[ $known == *" $s "* ]] || { echo "no stage '$s'; there are:$known" >&2 && exit 2; }
 done
@@ -100,6 +101,10 @@ run_stage() {
     overhead) TAIL=20 stage overhead 240 python3 -m bench.overhead --output "$out" ;;
     # shellcheck disable=SC2086
     bench) stage bench 560 python3 -m bench postnorm --budget 400 --output "$out" ${BENCH_ARGS:-} ;;
+    tune) # the eight post-norm shapes, as `comfuse tune` does it and exhaustively; writes tables beside the rows
+      # shellcheck disable=SC2086
+      TAIL=14 stage tune 400 python3 -m bench.tuning --output "$out" ${TUNE_ARGS:-}
+      ;;
     # Tuning takes Inductor minutes: its slow mode runs in the first process only.
     # shellcheck disable=SC2086
     graphs) stage graphs 500 python3 -m bench graphs --processes 2 --once inductor-max --budget 300 --output "$out" \
