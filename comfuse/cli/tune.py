@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from comfuse.errors import ComFuseError, LaunchError
+from comfuse.errors import ComFuseError, PlanError, SpecError, TuneError
 
 if TYPE_CHECKING:
     from comfuse.tune import Target
@@ -77,16 +77,14 @@ def _tune(
     for target in targets:
         try:
             plans += target.candidates(runner.gpu, exhaustive=exhaustive).kept
-        except ComFuseError:  # which is said below
+        except (SpecError, PlanError):  # which is said below
             continue
     runner.build(plans)  # all at once, which is faster
     failed = 0
     for target in targets:
         try:
             outcome = tune_target(target, runner, exhaustive=exhaustive)
-        except LaunchError:
-            raise
-        except ComFuseError as e:
+        except (SpecError, PlanError, TuneError) as e:  # anything else would meet the others too
             failed += 1
             click.echo(f"{title(target.label, target.m, runner.gpu)}\n  not tuned: {e}\n")
             continue

@@ -12,9 +12,10 @@ from comfuse import fallbacks, library, ops, timing
 from comfuse.build import packs
 from comfuse.build.compile import toolchain
 from comfuse.errors import BuildError, ComFuseError, DeviceError, LaunchError, WrongResultError
-from comfuse.generator.emit import KernelSource, emit
+from comfuse.generator.emit import emit
 from comfuse.generator.plan import KernelPlan
 from comfuse.generator.spec import FusedSpec
+from comfuse.library import LoadedKernel
 from comfuse.library.manifest import device_code
 from comfuse.library.rows import MAX_ROWS
 from comfuse.ops import native, resolver
@@ -65,7 +66,12 @@ class Runner(Protocol):
         """Compiles what is not compiled yet, all at once."""
 
     def prepare(self, problem: Problem, plan: KernelPlan) -> Contender | Failure:
-        """Checks one plan's results."""
+        """Checks one plan's results.
+
+        Raises:
+            CacheError and its like: this machine can build nothing.
+            LaunchError: the kernel ended this process's use of the GPU.
+        """
 
 
 class GpuRunner:
@@ -101,8 +107,13 @@ class GpuRunner:
     def prepare(self, problem: Problem, plan: KernelPlan) -> Contender | Failure:
         source = emit(plan)
         self.build([plan])
+        built = self._outcomes[source.name]
+        if isinstance(built, BuildError):
+            return Failure(plan, str(built))
+        if isinstance(built, ComFuseError):  # the machine's fault: no other plan would do better
+            raise built
         try:
-            launch = self._launch(problem, plan, source)
+            launch = _launch(problem, plan, library.load(built))
             before = _fallen_back()
             checked = problem.check(launch)
             if _fallen_back() != before:
@@ -119,18 +130,14 @@ class GpuRunner:
             raise LaunchError(f"{source.name} ({plan.label}) ends this process's use of the GPU: {e}") from e
         return Contender(plan, checked, lambda: timing.sample(captured))
 
-    def _launch(self, problem: Problem, plan: KernelPlan, source: KernelSource) -> Launch:
-        """Calls of the op that run this plan's kernel: its spec has a text of its own."""
-        built = self._outcomes[source.name]
-        if isinstance(built, BuildError):
-            raise built
-        if isinstance(built, ComFuseError):  # the machine's fault: no other plan would do better
-            raise LaunchError(f"{source.name} cannot be built: {built}") from built
-        text = _named(problem.spec, plan).text()
-        native.register_program(text)
-        native.register(text, library.load(built), 1, MAX_ROWS)
-        b, operands = problem.b[0], [*problem.b[1:], *problem.operands]
-        return lambda out: ops.region_out(text, problem.a, b, operands, problem.scalars, list(out))
+
+def _launch(problem: Problem, plan: KernelPlan, kernel: LoadedKernel) -> Launch:
+    """Calls of the op that run this plan's kernel: its spec has a text of its own."""
+    text = _named(problem.spec, plan).text()
+    native.register_program(text)
+    native.register(text, kernel, 1, MAX_ROWS)
+    b, operands = problem.b[0], [*problem.b[1:], *problem.operands]
+    return lambda out: ops.region_out(text, problem.a, b, operands, problem.scalars, list(out))
 
 
 def _named(spec: FusedSpec, plan: KernelPlan) -> FusedSpec:
