@@ -29,6 +29,10 @@ BY_MODEL = planner.plan(SPEC)
 OTHER = next(c for c in planner.candidates(SPEC) if isinstance(c, KernelPlan) and c.shape != BY_MODEL.shape)
 
 
+def by_model(plan: KernelPlan) -> bool:
+    return plan == replace(BY_MODEL, decisions=(*BY_MODEL.decisions, "chosen by the cost model"))
+
+
 def entry(
     spec: FusedSpec = SPEC,
     plan: KernelPlan = OTHER,
@@ -177,7 +181,7 @@ def test_an_entry_that_was_not_right_is_no_entry(tmp_path: Path, wrong: dict, sa
 
 def test_a_table_of_another_format_is_not_used_and_not_overwritten(asked: Path) -> None:
     asked.write_text('{"format": 7, "entries": ["?"]}')
-    assert tuned.plan(SPEC) == BY_MODEL
+    assert by_model(tuned.plan(SPEC))
     assert lookup.refusals() == {(str(asked), "it has format 7, this ComFuse reads 1: tune again"): 1}
     with pytest.raises(TableError, match="is not written to: it has format 7"):
         update(asked, [entry()])
@@ -203,7 +207,7 @@ def test_the_shipped_tables_can_be_read_and_used() -> None:
 
 
 def test_a_measured_choice_comes_before_the_cost_model(asked: Path) -> None:
-    assert tuned.plan(SPEC) == BY_MODEL
+    assert by_model(tuned.plan(SPEC))
     update(asked, [entry()])
     chosen = tuned.plan(SPEC)
     assert chosen.label == OTHER.label != BY_MODEL.label
@@ -213,7 +217,6 @@ def test_a_measured_choice_comes_before_the_cost_model(asked: Path) -> None:
         f"chosen by measurement: 41.2 us at M = 16384, next {BY_MODEL.label} 42.2 us, error 1.6e-03 of "
         f"2.0e-03; NVIDIA H200, {asked}"
     )
-    assert BY_MODEL.decisions[-1] == "chosen by the cost model"
 
 
 def test_it_says_so_where_the_device_code_is_other(asked: Path) -> None:
@@ -267,7 +270,7 @@ def test_a_choice_that_is_refused_now_is_passed_over_and_counted(asked: Path) ->
 def test_off_asks_no_table(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     update(asked, [entry()])
     monkeypatch.setenv("COMFUSE_TUNED", "off")
-    assert tuned.plan(SPEC) == BY_MODEL
+    assert by_model(tuned.plan(SPEC))
     assert lookup.identity() == ["off"]
 
 

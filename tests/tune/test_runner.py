@@ -52,7 +52,7 @@ def binding(monkeypatch: pytest.MonkeyPatch) -> Binding:
     fake = Binding()
     monkeypatch.setattr(module, "_current_device", lambda: 0)
     monkeypatch.setattr(native, "load", lambda: None)
-    monkeypatch.setattr(native, "copies", lambda: {})
+    monkeypatch.setattr(native, "copies", dict)
     monkeypatch.setattr(native, "register_program", fake.programs.append)
     monkeypatch.setattr(native, "register", lambda *given: fake.kernels.append(given))
     monkeypatch.setattr(resolver, "planner_gpu", lambda index: "h200")

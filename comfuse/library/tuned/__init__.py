@@ -41,8 +41,8 @@ def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan
         except PlanError as e:
             lookup.stale(path, f"{entry.label}, {entry.best.label}: {e}")
             continue
-        return replace(chosen, decisions=(*chosen.decisions, _said(path, entry)))
-    return plan_by_model(spec, gpu, m)
+        return _decided(chosen, _said(path, entry))
+    return _decided(plan_by_model(spec, gpu, m), "chosen by the cost model")
 
 
 def plan_of(entry: Entry, spec: FusedSpec, m: int | None) -> KernelPlan:
@@ -56,6 +56,10 @@ def plan_of(entry: Entry, spec: FusedSpec, m: int | None) -> KernelPlan:
     if shape is None:
         raise PlanError(f"{best.shape} is none of the planner's: {', '.join(s.name for s in shapes(spec))}")
     return force(spec, shape, entry.gpu, m, best.stages)
+
+
+def _decided(chosen: KernelPlan, why: str) -> KernelPlan:
+    return replace(chosen, decisions=(*chosen.decisions, why))
 
 
 def _said(path: Path, entry: Entry) -> str:
