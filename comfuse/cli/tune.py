@@ -71,8 +71,8 @@ def _tune(
     from comfuse.tune.text import outcome_text, title
 
     runner = GpuRunner(say=lambda line: click.echo(line, err=True))
-    update(table, ())  # fails now if it cannot be written, not after minutes
     targets = _targets(what, shapes, rows, training, runner.gpu)
+    update(table, ())  # fails now if it cannot be written, not after minutes
     plans = []
     for target in targets:
         try:

@@ -19,12 +19,16 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from comfuse import fallbacks
+from comfuse.frontend.calls import steps
 from comfuse.inductor import capture
 from comfuse.inductor.capture import Traced
+from comfuse.inductor.choose import gpu_name
 from comfuse.inductor.contest import find
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.run import run
 from comfuse.inductor.verdict import Verdict
+from comfuse.library import tuned
+from comfuse.ops import programs
 
 _REASON_WIDTH = 100  # of a reason in the table; the row has all of it
 
@@ -117,7 +121,8 @@ def explain_model(
         found = _rows(traced, title, policy)
         rows += _timed(traced, found, policy) if measure else found
     name = getattr(program, "__name__", type(program).__name__)
-    return Report(name, tuple(rows), tuple(_notes(graphs, training)), fallbacks.counts())
+    notes = (*_notes(graphs, training), *_measured(rows, gpu_name(policy)))
+    return Report(name, tuple(rows), notes, fallbacks.counts())
 
 
 def _traced(program: Any, inputs: Sequence[Any], keywords: dict[str, Any], training: bool) -> list[Traced]:
@@ -226,6 +231,20 @@ def _notes(graphs: Sequence[Traced], training: bool) -> Iterator[str]:
         yield "TorchDynamo traces no graph of it"
     if training and not any(traced.backward for traced in graphs):
         yield "nothing in it needs a gradient: there is no backward graph"
+
+
+def _measured(rows: Sequence[Row], gpu: str) -> Iterator[str]:
+    """How many kernels of what is fused were chosen by measurement, if any was."""
+    fused = dict.fromkeys((row.verdict.spec, row.verdict.shape[0]) for row in rows if row.verdict.fused)
+    plans = [
+        tuned.plan(step.stage.spec, gpu, m)
+        for text, m in fused
+        if isinstance(m, int)
+        for step in steps(programs.parse(text).spec, gpu, m)
+    ]
+    count = sum(map(tuned.is_measured, plans))
+    if count:
+        yield f"{count} of {len(plans)} kernels were chosen by measurement, the rest by the cost model"
 
 
 # --- for people -----------------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 """Which of several is the fastest, from as few times as it takes: successive elimination.
 
 In every round each one that is left is timed once, so that a drift of the clocks meets all of them.  After
-certain rounds the one of the lowest median leads, and each other one is held against it by the sign test: in
-how many of the rounds was it *not* faster than the leader by more than :data:`INDIFFERENCE`?  One that were
-so much faster would be in at least half of the rounds, on average, faster than that; where so few are so by
-chance with a probability below alpha / (others x looks), it is out.  The test makes no assumption about
-how times are distributed.  All tests of a race together err with a probability of at most :data:`ALPHA`.
+certain rounds the one of the lowest median leads, and a sign test holds each other one against it.  Its
+hypothesis: in a round, the other is faster by more than :data:`INDIFFERENCE` with a probability of at least
+one half (that is, the median of the ratio of their times is below that).  Where rounds that say so are so few
+that this has a probability below ALPHA / (others x looks), the other one is dropped.
+
+Nothing is assumed of how times are distributed, only that rounds are alike.  All tests of a race together
+drop one against the hypothesis with a probability of at most :data:`ALPHA`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,6 +121,24 @@ def test_it_does_not_run_the_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit, "tasks_of", lambda region: pytest.fail("looked for kernels"))
     report = explain_model(Block().eval(), half(96, 64), policy=FORCED)
     assert report.fused == 2
+
+
+def test_it_says_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from comfuse.library.tuned import table
+    from comfuse.ops import programs
+    from comfuse.tune import Target, tune
+    from tests.tune.fake import FakeGpu
+
+    report = explain_model(Block().eval(), half(96, 64), policy=FORCED)
+    assert report.notes == ()
+    verdict = report.rows[0].verdict
+    target = Target("first", programs.parse(verdict.spec).spec, (int(verdict.shape[0]),))
+    table.update(tmp_path / "tuned.json", [tune(target, FakeGpu()).entry])
+    monkeypatch.setenv("COMFUSE_TUNED", str(tmp_path / "tuned.json"))
+    report = explain_model(Block().eval(), half(96, 64), policy=FORCED)
+    said = "1 of 2 kernels were chosen by measurement, the rest by the cost model"
+    assert report.notes == (said,)
+    assert said in str(report)
 
 
 def test_keywords_and_modules_that_are_compiled_already() -> None:

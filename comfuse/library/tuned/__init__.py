@@ -17,7 +17,9 @@ from comfuse.library import manifest
 from comfuse.library.tuned import lookup
 from comfuse.library.tuned.table import Entry
 
-__all__ = ["plan", "plan_of"]
+__all__ = ["is_measured", "plan", "plan_of"]
+
+_MEASURED = "chosen by measurement"
 
 
 def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan:
@@ -58,12 +60,17 @@ def plan_of(entry: Entry, spec: FusedSpec, m: int | None) -> KernelPlan:
     return force(spec, shape, entry.gpu, m, best.stages)
 
 
+def is_measured(chosen: KernelPlan) -> bool:
+    """Whether a plan of :func:`plan` was chosen by measurement."""
+    return chosen.decisions[-1].startswith(_MEASURED)
+
+
 def _decided(chosen: KernelPlan, why: str) -> KernelPlan:
     return replace(chosen, decisions=(*chosen.decisions, why))
 
 
 def _said(path: Path, entry: Entry) -> str:
-    said = [f"chosen by measurement: {entry.best.us:.1f} us at M = {entry.m}"]
+    said = [f"{_MEASURED}: {entry.best.us:.1f} us at M = {entry.m}"]
     if entry.second is not None:
         said.append(f"next {entry.second.label} {entry.second.us:.1f} us")
     said.append(f"error {entry.error:.1e} of {entry.allowed:.1e}")
