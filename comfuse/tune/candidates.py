@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from comfuse.generator import plan as planner
@@ -43,8 +44,8 @@ def candidates(spec: FusedSpec, gpu: str, m: int, within: float = KEEP_WITHIN) -
     Args:
         gpu: the planner's name of the GPU.
         m: the number of rows that will be timed; times are predicted for it.
-        within: plans that are predicted to take longer than the fastest by more than this factor are pruned;
-            infinite: none is.
+        within: plans that are predicted to take longer than the fastest by more than this factor are pruned,
+            and so are those whose stages are more than one step from the planner's; infinite: none is.
 
     Raises:
         SpecError, PlanError: no plan serves the whole class.
@@ -61,10 +62,18 @@ def candidates(spec: FusedSpec, gpu: str, m: int, within: float = KEEP_WITHIN) -
     plans.sort(key=lambda p: p.predicted_us)
     limit = within * plans[0].predicted_us
     near = [p for p in plans if p.predicted_us <= limit or p.shape == by_model.shape]
+    kept = [q for p in near for q in _pipelines(p, every=math.isinf(within))]
     return Candidates(
         rows=rows,
-        kept=tuple(q for p in near for q in planner.pipelines(p)),
-        pruned=tuple(q for p in plans if p not in near for q in planner.pipelines(p)),
+        kept=tuple(kept),
+        pruned=tuple(q for p in plans for q in planner.pipelines(p) if q not in kept),
         refused=tuple(c for c in found if isinstance(c, Refusal)),
         by_model=by_model.label,
     )
+
+
+def _pipelines(plan: KernelPlan, *, every: bool) -> tuple[KernelPlan, ...]:
+    """The plan and its neighbours in the number of stages, or with every number of them."""
+    found = planner.pipelines(plan)
+    place = found.index(plan)
+    return found if every else found[max(0, place - 1) : place + 2]

@@ -72,9 +72,14 @@ def test_pipelines_are_candidates_of_their_own() -> None:
     b = SpecBuilder(1024, 1024, BF16)
     x = b.op("add", b.gemm(), b.load("r", Space.TILE, DType.FP32))
     b.output("y", b.op("mul", x, b.load("s", Space.TILE, DType.FP32)), BF16)
-    found = candidates(b.spec(), "h200", 16384, math.inf)
-    labels = [p.label for p in found.kept]
-    assert len(set(labels)) == len(labels) > len({p.shape for p in found.kept})
+    found, everything = (candidates(b.spec(), "h200", 16384, within) for within in (KEEP_WITHIN, math.inf))
+    planned = {c.shape: c for c in planner.candidates(b.spec()) if isinstance(c, KernelPlan)}
+    for considered in (found, everything):
+        labels = [p.label for p in considered.kept]
+        assert len(set(labels)) == len(labels) > len({p.shape for p in considered.kept})
+    assert all(abs(p.stages - planned[p.shape].stages) <= 1 for p in found.kept)
+    assert {planned[p.shape].label for p in found.kept} <= {p.label for p in found.kept}
+    assert {p.label for p in (*found.kept, *found.pruned)} == {p.label for p in everything.kept}
 
 
 def test_the_measured_best_of_every_committed_result_is_kept() -> None:
