@@ -78,7 +78,7 @@ def sample(
     time.sleep(REST_SECONDS)
     begin = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
-    with around or nullcontext():
+    with nullcontext() if around is None else around:
         begin.record()
         captured.replay()
         end.record()
