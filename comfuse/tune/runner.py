@@ -25,11 +25,17 @@ from comfuse.version import __version__
 
 @dataclass(frozen=True)
 class Contender:
-    """A plan whose results are right.  ``time`` runs it and gives the microseconds of a launch."""
+    """A plan whose results are right.
+
+    Attributes:
+        time: runs it and gives the microseconds of a launch.
+        check: checks it again; raises WrongResultError.
+    """
 
     plan: KernelPlan
     checked: Checked
     time: Callable[[], float]
+    check: Callable[[], Checked]
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,7 @@ class GpuRunner:
             return Failure(plan, f"out of memory: {e}")
         except RuntimeError as e:  # the CUDA context is lost, and no kernel will run in this process
             raise LaunchError(f"{source.name} ({plan.label}) ends this process's use of the GPU: {e}") from e
-        return Contender(plan, checked, lambda: timing.sample(captured))
+        return Contender(plan, checked, lambda: timing.sample(captured), lambda: problem.check(launch))
 
 
 def _launch(problem: Problem, plan: KernelPlan, kernel: LoadedKernel) -> Launch:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from comfuse.errors import TuneError
+from comfuse.errors import TuneError, WrongResultError
 from comfuse.generator.plan import KernelPlan
 from comfuse.generator.spec import FusedSpec
 from comfuse.library.signature import signature
@@ -86,11 +86,18 @@ def tune(
     problem = Problem.of(target.spec, target.lead, runner.device)
     prepared = [runner.prepare(problem, plan) for plan in considered.kept]
     contenders = {p.plan.label: p for p in prepared if isinstance(p, Contender)}
-    failures = tuple(p for p in prepared if isinstance(p, Failure))
-    if not contenders:
+    failures = [p for p in prepared if isinstance(p, Failure)]
+    while contenders:
+        run = race({label: c.time for label, c in contenders.items()}, looks, eliminate=not exhaustive)
+        best = contenders[run.winner]
+        try:
+            best.check()  # what it left behind in hundreds of launches may have spoilt it
+            break
+        except WrongResultError as e:
+            failures.append(Failure(best.plan, f"after it was timed: {e}", wrong=True))
+            del contenders[run.winner]
+    else:
         raise TuneError(target.label, "; ".join(f"{f.plan.label}: {f.reason}" for f in failures))
-    run = race({label: c.time for label, c in contenders.items()}, looks, eliminate=not exhaustive)
-    best = contenders[run.winner]
     timed = [_timed(contenders[label].plan, run) for label in run.order]
     entry = Entry(
         signature=signature(target.spec),
@@ -110,7 +117,7 @@ def tune(
         device_code=runner.device_code,
         made_with=runner.made_with,
     )
-    return Outcome(entry, considered, run, failures)
+    return Outcome(entry, considered, run, tuple(failures))
 
 
 def _timed(plan: KernelPlan, run: Race) -> Timed:

@@ -14,7 +14,7 @@ from torch import Tensor
 from comfuse.errors import WrongResultError
 from comfuse.generator.plan import KernelPlan
 from comfuse.reference import evaluate
-from comfuse.tune.problem import Launch, Problem
+from comfuse.tune.problem import Checked, Launch, Problem
 from comfuse.tune.runner import Contender, Failure
 
 
@@ -23,11 +23,12 @@ class FakeGpu:
     """``us``: what a plan takes, by its label; what is predicted for it if not given.
 
     ``noise``: relative, of each time; the clocks sink by a tenth and rise again on top.  ``spoil``: plans
-    whose results are changed, by their labels.
+    whose results are changed, by their labels; ``spoil_later``: once they were timed.
     """
 
     us: Mapping[str, float] = field(default_factory=dict)
     spoil: Mapping[str, Callable[[Tensor], object]] = field(default_factory=dict)
+    spoil_later: Mapping[str, Callable[[Tensor], object]] = field(default_factory=dict)
     noise: float = 0.004
     seed: int = 0
     gpu: str = "h200"
@@ -52,7 +53,13 @@ class FakeGpu:
             return Failure(plan, str(e), wrong=True)
         self.checked.append(plan.label)
         us = self.us.get(plan.label, plan.predicted_us)
-        return Contender(plan, checked, lambda: self._time(plan.label, us))
+        return Contender(
+            plan, checked, lambda: self._time(plan.label, us), lambda: self._again(problem, plan)
+        )
+
+    def _again(self, problem: Problem, plan: KernelPlan) -> Checked:
+        spoil = self.spoil.get(plan.label) or self.spoil_later.get(plan.label)
+        return problem.check(launch(problem, spoil))
 
     def _time(self, label: str, us: float) -> float:
         drift = 1 + 0.05 * math.sin(sum(self.timed.values()) / 40)

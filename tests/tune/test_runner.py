@@ -74,6 +74,7 @@ def test_a_plan_that_is_right_can_be_timed(binding: Binding, problem: Problem) -
     runner = GpuRunner()
     found = [runner.prepare(problem, plan) for plan in PLANS]
     assert all(isinstance(one, Contender) and one.time() == 12.5 for one in found)
+    assert all(one.check() == one.checked for one in found)
     texts = [text for text, *_ in binding.kernels]
     assert len(set(texts)) == len(PLANS) > 1
     assert SPEC.text() not in texts  # what the user's calls are served by is left alone

@@ -56,6 +56,17 @@ def test_a_plan_that_is_wrong_never_wins_and_is_reported() -> None:
     assert any(line.startswith(f"  {LABELS[0]}: WRONG: output y: error") for line in outcome_text(outcome))
 
 
+def test_a_plan_that_is_wrong_after_many_launches_never_wins() -> None:
+    us = {**SLOW, LABELS[0]: 5.0, LABELS[1]: 18.0}
+    outcome = tune(TARGET, FakeGpu(us, spoil_later={LABELS[0]: double}))
+    assert outcome.entry.best.label == LABELS[1]
+    assert LABELS[0] not in outcome.race.samples
+    (failure,) = outcome.wrong
+    assert failure.reason.startswith("after it was timed: output y: error")
+    with pytest.raises(TuneError, match="after it was timed"):
+        tune(TARGET, FakeGpu(us, spoil_later=dict.fromkeys(LABELS, double)))
+
+
 def test_all_are_checked_before_one_is_timed() -> None:
     gpu = FakeGpu()
     tune(TARGET, gpu)

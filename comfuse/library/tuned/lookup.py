@@ -82,8 +82,8 @@ def refusals() -> dict[tuple[str, str], int]:
 
 
 def identity() -> list[str]:
-    """Hashes of all tables: what is chosen changes when these do."""
-    return ["off"] if settings.tuned() is None else [hash_file(path) for path in paths()]
+    """Hashes of all tables: what is chosen changes when these do.  Raises TableError as :func:`tables`."""
+    return ["off"] if settings.tuned() is None else [hash_file(path) for path, _ in tables()]
 
 
 def _table(path: Path) -> Table:
