@@ -45,9 +45,9 @@ class Problem:
         a: (*lead, K), contiguous as the program has it; ``b`` a list of (N, K), or (batch, N, K).
         operands, scalars: as :func:`comfuse.ops.region` takes them.
         reference: one tensor an output, float64, not rounded.
-        allowed: the error up to which each output counts as right: that of one rounding, or twice that of the
-            float32 reference if that is more.  Of floating-point outputs the relative Frobenius error, of
-            others the share of elements that differ.
+        allowed: the error up to which each output counts as right: that of one rounding and twice that of the
+            float32 reference before it is rounded.  Of floating-point outputs the relative Frobenius error,
+            of others the share of elements that differ.
     """
 
     spec: FusedSpec
@@ -64,8 +64,9 @@ class Problem:
         """A program with random inputs, the same each time."""
         draw = _Draw(spec, lead, torch.device(device))
         a, b, operands, scalars = draw.a(), draw.b(), draw.operands(), draw.scalars()
-        exact, rounded = _results(spec, a, b, operands, scalars)
-        allowed = [_allowed(output, e, r) for output, e, r in zip(spec.outputs, exact, rounded, strict=True)]
+        double, single = (_results(spec, a, b, operands, scalars, d) for d in (torch.float64, torch.float32))
+        exact = [_in_range(output, x) for output, x in zip(spec.outputs, double, strict=True)]
+        allowed = [_allowed(output, x, y) for output, x, y in zip(spec.outputs, exact, single, strict=True)]
         return Problem(spec, lead, a, b, operands, scalars, exact, allowed)
 
     def outputs(self) -> list[Tensor]:
@@ -164,27 +165,30 @@ def _laid_out(x: Tensor, major: Major) -> Tensor:
 
 
 def _results(
-    spec: FusedSpec, a: Tensor, b: list[Tensor], operands: list[Tensor], scalars: list[float]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """The results in float64, and those of the float32 reference as they are stored.
+    spec: FusedSpec,
+    a: Tensor,
+    b: list[Tensor],
+    operands: list[Tensor],
+    scalars: list[float],
+    dtype: torch.dtype,
+) -> list[Tensor]:
+    """The results as computed in a dtype, not rounded.
 
     In blocks of rows where no row needs another, so that the values between take little memory.
     """
     tensors = [o for o in spec.operands if o.space is not Space.SCALAR]
     m = a.shape[0]
     block = max(1, _ELEMENTS // spec.n) if _rows_are_apart(spec) else m
-    exact: list[list[Tensor]] = []
-    rounded: list[list[Tensor]] = []
-    for low in range(0, m, max(1, block)):
+    parts: list[list[Tensor]] = []
+    for low in range(0, m, block):
         rows = slice(low, low + block)
         some = [
             x if o.space is Space.ROW or spec.batched else x[rows]
             for o, x in zip(tensors, operands, strict=True)
         ]
         part = a if spec.batched else a[rows]
-        exact.append(evaluate(spec, part, b, some, scalars, dtype=torch.float64, round_outputs=False))
-        rounded.append(evaluate(spec, part, b, some, scalars))
-    return _joined(spec, exact), _joined(spec, rounded)
+        parts.append(evaluate(spec, part, b, some, scalars, dtype=dtype, round_outputs=False))
+    return _joined(spec, parts)
 
 
 def _rows_are_apart(spec: FusedSpec) -> bool:
@@ -208,18 +212,30 @@ def _joined(spec: FusedSpec, parts: list[list[Tensor]]) -> list[Tensor]:
     return joined
 
 
-def _allowed(output: Output, exact: Tensor, rounded: Tensor) -> float:
-    reference = _error(output, rounded, exact)
+def _allowed(output: Output, exact: Tensor, single: Tensor) -> float:
+    reference = _error(output, single, exact)
     least = max(_FLIPPED, 1 / max(1, exact.numel()))
-    if rounded.dtype.is_floating_point:
-        least = tolerance(rounded.dtype, weighty(exact))
-    return max(least, _RATIO * reference) if math.isfinite(reference) else least
+    dtype = TORCH_DTYPES[output.dtype]
+    if dtype.is_floating_point:
+        least = tolerance(dtype, weighty(exact))
+    return least + (_RATIO * reference if math.isfinite(reference) else 0.0)
 
 
 def _error(output: Output, y: Tensor, exact: Tensor) -> float:
-    if y.dtype.is_floating_point:
+    """``y``: as it is stored, or not rounded yet."""
+    if TORCH_DTYPES[output.dtype].is_floating_point:
         return relative_error(y, exact)
-    return float((y != store(exact, output.dtype)).double().mean()) if y.numel() else 0.0
+    stored = store(y, output.dtype) if y.dtype.is_floating_point else y
+    return float((stored != store(exact, output.dtype)).double().mean()) if y.numel() else 0.0
+
+
+def _in_range(output: Output, exact: Tensor) -> Tensor:
+    """The results, those beyond the range of the output's dtype as it stores them."""
+    dtype = TORCH_DTYPES[output.dtype]
+    if not dtype.is_floating_point:
+        return exact
+    stored = store(exact, output.dtype).double()
+    return torch.where(stored.abs() < torch.finfo(dtype).max, exact, stored)
 
 
 def _bytes(x: Tensor) -> Tensor:

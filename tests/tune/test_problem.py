@@ -152,7 +152,7 @@ def test_the_second_output_is_checked_too() -> None:
 
 
 def test_what_float32_itself_cannot_compute_is_allowed_twice() -> None:
-    """A variance that cancels: the bound is the float32 reference's error, and no more than twice it."""
+    """A sum that cancels: the bound is the float32 reference's error, and no more than twice it."""
     b = SpecBuilder(64, 32, BF16)
     x = b.op("add", b.gemm(), b.const(3e4))
     b.output("y", b.op("sub", x, b.const(3e4)), FP32)
@@ -162,6 +162,24 @@ def test_what_float32_itself_cannot_compute_is_allowed_twice() -> None:
     exact = evaluate(p.spec, p.a, p.b, p.operands, p.scalars, dtype=torch.float64)[0]
     with pytest.raises(WrongResultError):
         p.check(lambda outputs: outputs[0].copy_(exact + 3 * p.allowed[0]))
+
+
+def test_the_bound_is_one_rounding_for_what_float32_computes_well() -> None:
+    p = Problem.of(NORM, (300,), "cpu")
+    assert p.allowed[0] == pytest.approx(2**-9 + 4e-5, rel=0.01)
+    exact = p.reference[0]
+    twice = exact.bfloat16().double() * (1 + 2**-9 * torch.randn(exact.shape, dtype=torch.float64))
+    with pytest.raises(WrongResultError):
+        p.check(lambda outputs: outputs[0].copy_(twice))
+
+
+@pytest.mark.parametrize("dtype, factor", [(DType.E4M3, 1000.0), (DType.FP16, 1e5), (DType.E5M2, 1e5)])
+def test_values_beyond_the_range_are_right_as_they_are_stored(dtype: DType, factor: float) -> None:
+    b = SpecBuilder(64, 32, BF16)
+    b.output("y", b.op("mul", b.gemm(), b.const(factor)), dtype)
+    p = Problem.of(b.spec(), (300,), "cpu")
+    assert bool((p.reference[0].abs() == (448.0 if dtype is DType.E4M3 else float("inf"))).any())
+    p.check(launch(p))
 
 
 def test_the_bound_follows_the_dtype_of_the_output() -> None:
