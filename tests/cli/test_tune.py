@@ -128,3 +128,19 @@ def test_a_damaged_table_is_told_before_anything_is_compiled(tmp_path: Path, gpu
     assert result.exit_code == 1
     assert f"tuning table {tmp_path / 't.json'} cannot be read" in result.output
     assert not gpu.built
+
+
+def test_doctor_shows_the_tables(tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from comfuse.library.tuned import lookup
+    from comfuse.library.tuned.table import update
+
+    table = tmp_path / "t.json"
+    update(table, ())
+    monkeypatch.setenv("COMFUSE_TUNED", str(table))
+    said = CliRunner().invoke(main, ["doctor"]).output
+    assert f"{table}: 0 choices" in said
+    assert f"{lookup.SHIPPED / 'h200.json'}: " in said
+    table.write_text("{")
+    assert (
+        f"--  tuning     tuning table {table} cannot be read" in CliRunner().invoke(main, ["doctor"]).output
+    )
