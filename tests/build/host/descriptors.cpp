@@ -1,5 +1,5 @@
-// Compares shared_layout.hpp with CuTe: where each element of a factor's K block lies, and the descriptors; and
-// what the device headers say of wgmma's fragments.
+// Compares shared_layout.hpp with CuTe: where each element of a factor's K block lies, and the descriptors;
+// and what the device headers say of wgmma's fragments.
 //
 // Returns 0 if they agree, otherwise the differences are on stderr.  (CuTe says on stdout that a host has no
 // shared memory.)

@@ -42,9 +42,7 @@ T __ldcg(T const* p) {
 }
 inline void __nanosleep(unsigned) {}
 inline long long clock64() { return 0; }
-inline void __syncthreads() {
-  emulator::named_barrier(0, int(emulator::machine.threads.size()), true);
-}
+inline void __syncthreads() { emulator::named_barrier(0, int(emulator::machine.threads.size()), true); }
 inline void __syncwarp() { emulator::meet_warp("__syncwarp"); }
 template <class T>
 T __shfl_sync(unsigned, T x, int source) {
@@ -107,16 +105,19 @@ inline cudaError_t cudaFuncSetAttribute(void const*, cudaFuncAttribute, int byte
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void const*) {
   return *attributes = {}, cudaSuccess;
 }
-inline cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, void const*, cudaLaunchConfig_t const* config) {
+inline cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, void const*,
+                                                  cudaLaunchConfig_t const* config) {
   return *clusters = emulator::machine.processors / int(config->attrs[0].val.clusterDim.x), cudaSuccess;
 }
 
-inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
-                                       cuuint64_t const* sizes, cuuint64_t const* strides, cuuint32_t const* box,
-                                       cuuint32_t const* steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
-                                       CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
+                                       void* data, cuuint64_t const* sizes, cuuint64_t const* strides,
+                                       cuuint32_t const* box, cuuint32_t const* steps, CUtensorMapInterleave,
+                                       CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
+                                       CUtensorMapFloatOOBfill) {
   emulator::TensorMap t{};
-  t.base = uint64_t(data), t.rank = rank, t.element = 1u << type, t.swizzled = swizzle != CU_TENSOR_MAP_SWIZZLE_NONE;
+  t.base = uint64_t(data), t.rank = rank, t.element = 1u << type,
+  t.swizzled = swizzle != CU_TENSOR_MAP_SWIZZLE_NONE;
   if (rank > 5) return CUDA_ERROR_INVALID_VALUE;
   for (cuuint32_t i = 0; i < rank; ++i) {
     if (steps[i] != 1) return CUDA_ERROR_INVALID_VALUE;
@@ -132,9 +133,10 @@ inline cudaError_t cudaGetDriverEntryPointByVersion(char const*, void** function
   return *found = cudaDriverEntryPointSuccess, cudaSuccess;
 }
 
-// The CTAs one after the other: of kernels whose CTAs wait for each other that is a deadlock.  `function` takes
-// its parameters by reference, which `rewrite.py` sees to.
-inline cudaError_t cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void const* function, void** arguments) {
+// The CTAs one after the other: of kernels whose CTAs wait for each other that is a deadlock.  `function`
+// takes its parameters by reference, which `rewrite.py` sees to.
+inline cudaError_t cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void const* function,
+                                       void** arguments) {
   auto* const kernel = reinterpret_cast<void (*)(void const*)>(const_cast<void*>(function));
   emulator::machine.error.clear();
   try {
@@ -145,7 +147,8 @@ inline cudaError_t cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void co
     ::gridDim = {config->gridDim.x, 1, 1};
     for (unsigned i = 0; i < config->gridDim.x; ++i) {
       ::blockIdx = {i, 0, 0};
-      emulator::run_cta(int(config->blockDim.x), int(config->dynamicSmemBytes), [&] { kernel(arguments[0]); });
+      emulator::run_cta(int(config->blockDim.x), int(config->dynamicSmemBytes),
+                        [&] { kernel(arguments[0]); });
     }
     return cudaSuccess;
   } catch (std::runtime_error const& e) {
@@ -158,4 +161,6 @@ extern "C" inline __attribute__((used)) void emulator_configure(uint64_t seed, i
   emulator::machine.random.seed(seed);
   emulator::machine.processors = processors;
 }
-extern "C" inline __attribute__((used)) char const* emulator_error() { return emulator::machine.error.c_str(); }
+extern "C" inline __attribute__((used)) char const* emulator_error() {
+  return emulator::machine.error.c_str();
+}

@@ -27,14 +27,16 @@ inline uint16_t bf16_of(float x) {
 
 inline float float_of_fp16(uint16_t bits) {
   int const exponent = bits >> 10 & 31, mantissa = bits & 1023;
-  float x = exponent == 31 ? (mantissa ? NAN : INFINITY)
-                           : ldexpf(float(exponent ? mantissa + 1024 : mantissa), (exponent ? exponent : 1) - 25);
+  float x = exponent == 31
+                ? (mantissa ? NAN : INFINITY)
+                : ldexpf(float(exponent ? mantissa + 1024 : mantissa), (exponent ? exponent : 1) - 25);
   return bits & 0x8000 ? -x : x;
 }
 inline uint16_t fp16_of(float x) {
   uint16_t const sign = uint16_t(bits_of(x) >> 16 & 0x8000);
   if (x != x) return 0x7fff;
   x = fabsf(x);
+  if (x == 0.f) return sign;
   if (x >= 65520.f) return sign | 0x7c00;
   int exponent;
   frexpf(x, &exponent);

@@ -36,7 +36,8 @@ struct Barrier {
   static void init(uint64_t const* word, int count) {
     shared_address(word);
     if (uintptr_t(word) % 8 != 0) fail("an mbarrier is not aligned");
-    if (!machine.mbarriers.emplace(word, Mbarrier{count, count}).second) fail("an mbarrier is initialised twice");
+    if (!machine.mbarriers.emplace(word, Mbarrier{count, count}).second)
+      fail("an mbarrier is initialised twice");
     *const_cast<uint64_t*>(word) = 0x6d62617272696572;
   }
   static bool try_wait(uint64_t const* word, uint32_t parity) {
@@ -70,7 +71,8 @@ inline bool is_legal(TensorMap const& t) {
                (!t.swizzled || t.box[0] * t.element <= 128);
   for (uint32_t i = 0; i < t.rank; ++i)
     legal = legal && t.sizes[i] >= 1 && t.sizes[i] <= 1ull << 32 && t.box[i] >= 1 && t.box[i] <= 256;
-  for (uint32_t i = 0; i + 1 < t.rank; ++i) legal = legal && t.strides[i] % 16 == 0 && t.strides[i] < 1ull << 40;
+  for (uint32_t i = 0; i + 1 < t.rank; ++i)
+    legal = legal && t.strides[i] % 16 == 0 && t.strides[i] < 1ull << 40;
   return legal;
 }
 

@@ -16,14 +16,15 @@ inline float element(uint32_t address, bool half) {
 
 // Rows of 16 k's: row r's at start + r / 8 * stride + r % 8 * 128, all of that swizzled.
 inline std::vector<float> rows_of(uint64_t descriptor, int first, int count, bool half) {
-  uint32_t const start = uint32_t(descriptor & 0x3fff) << 4, stride = uint32_t(descriptor >> 32 & 0x3fff) << 4;
+  uint32_t const start = uint32_t(descriptor & 0x3fff) << 4, stride = uint32_t(descriptor >> 32 & 0x3fff)
+                                                                      << 4;
   if (descriptor >> 62 != 1) fail("a descriptor without the 128-byte swizzle");
-  if ((descriptor >> 49 & 7) != 0 || start % 1024 >= 128) fail("a descriptor that starts within a swizzle atom");
+  if ((descriptor >> 49 & 7) != 0 || start % 1024 >= 128)
+    fail("a descriptor that starts within a swizzle atom");
   std::vector<float> values(16 * count);
   for (int r = 0; r < count; ++r)
     for (int k = 0; k < 16; ++k)
-      values[16 * r + k] =
-          element(start + (first + r) / 8 * stride + (first + r) % 8 * 128 + 2 * k, half);
+      values[16 * r + k] = element(start + (first + r) / 8 * stride + (first + r) % 8 * 128 + 2 * k, half);
   return values;
 }
 
@@ -68,7 +69,6 @@ inline void run_group(Thread* lanes, int group) {
   for (size_t i = 0; i < lanes[0].groups[group].wgmmas.size(); ++i) run_wgmma(lanes, group, int(i));
   for (int i = 0; i < 32; ++i) lanes[i].groups[group].done = true;
 }
-inline Thread* lanes_of_warp() { return &lane(0); }
 
 inline void wgmma_fence() {
   meet_warp("wgmma.fence");
@@ -82,29 +82,34 @@ inline void wgmma_commit() {
   ++self().committed;
   wake(machine.multiplying[self().id / kWarpgroupThreads]);
   meet_warp("wgmma.commit_group", [] {
-    if (machine.draw(2) == 0) run_group(lanes_of_warp(), int(lanes_of_warp()->groups.size()) - 1);
+    if (machine.draw(2) == 0)
+      for (size_t g = 0; g < lane(0).groups.size(); ++g) run_group(&lane(0), int(g));  // in order
   });
 }
+// A warpgroup's wgmmas end together: where one of its warps has waited, what the others read is free too.
 template <int Left>
 void wgmma_wait() {
   if (!self().issued.empty()) fail("waits for wgmmas that were not committed");
-  meet_warp("wgmma.wait_group", [] {
-    Thread* const lanes = lanes_of_warp();
-    int const groups = int(lanes[0].groups.size());
-    for (int g = 0; g < groups - Left; ++g) run_group(lanes, g);
-    if (groups > Left)
-      for (int i = 0; i < 32; ++i) {
-        lanes[i].groups.erase(lanes[i].groups.begin(), lanes[i].groups.end() - Left);
-        lanes[i].fenced = false;
-      }
-  });
-  // The four warps of a group multiply together.
   unsigned const group = self().id / kWarpgroupThreads;
-  for (unsigned warp = 0; warp < 4; ++warp)
-    while (machine.threads[kWarpgroupThreads * group + 32 * warp].committed < self().committed - Left) {
+  Thread* const first = &machine.threads[kWarpgroupThreads * group];
+  long const wanted = self().committed - Left;
+  for (Thread* lanes = first; lanes < first + kWarpgroupThreads; ++lanes)
+    while (lanes->committed < wanted) {
       machine.multiplying[group].push_back(&self());
       block("wgmmas of the warpgroup's other warps");
     }
+  meet_warp("wgmma.wait_group", [=] {
+    for (Thread* lanes = first; lanes < first + kWarpgroupThreads; lanes += 32) {
+      long const done = lanes->committed - long(lanes->groups.size());
+      for (long g = done; g < wanted; ++g) run_group(lanes, int(g - done));
+    }
+    for (int i = 0; i < 32; ++i) {
+      auto& groups = lane(i).groups;
+      if (int(groups.size()) <= Left) continue;
+      groups.erase(groups.begin(), groups.end() - Left);
+      lane(i).fenced = false;
+    }
+  });
 }
 
 inline void issue(Wgmma const& w, float const* last) {

@@ -1,4 +1,5 @@
-// Stands in for CuTe's header on the host: its descriptor's bits, which tests/build/host compares with CuTe's.
+// Stands in for CuTe's header on the host: its descriptor's bits, which tests/build/host compares with
+// CuTe's.
 #pragma once
 
 #include "cuda_runtime.h"
