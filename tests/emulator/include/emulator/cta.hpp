@@ -81,6 +81,7 @@ struct Machine {
   std::vector<Meeting> warps;
   std::map<int, Meeting> named;
   std::map<uint64_t const*, Mbarrier> mbarriers;
+  std::vector<Thread*> sleeping;  // could go on, but let others go first
   std::vector<Transfer> transfers;
   std::vector<Thread*> multiplying[8];  // by warpgroup: those that wait for wgmmas of its other warps
   Thread* current = nullptr;  // null: the scheduler itself
@@ -120,6 +121,13 @@ inline void block(char const* what) {
 inline void wake(std::vector<Thread*>& waiting) {
   machine.ready.insert(machine.ready.end(), waiting.begin(), waiting.end());
   waiting.clear();
+}
+
+// Where others may come first: now and then all of them do.
+inline void give_way() {
+  if (machine.draw(4) != 0) return;
+  machine.sleeping.push_back(&self());
+  block("its turn");
 }
 
 // The last of `count` threads calls `last`, and all go on.
@@ -180,6 +188,7 @@ inline void prepare_threads(int count) {
   for (size_t i = 0; i < machine.threads.size(); ++i) munmap(machine.threads[i].stack, kStack);
   machine.threads = std::vector<Thread>(count);
   machine.ready.clear();
+  machine.sleeping.clear();
   for (int i = 0; i < count; ++i) {
     Thread& t = machine.threads[i];
     t.id = i;
@@ -195,26 +204,31 @@ inline void prepare_threads(int count) {
   }
 }
 
-// How the machine behaves for a while: which warps are slow, and how long transfers take.
+// How the machine behaves for a while: which warps are slow, and how long transfers and sleep take.
 struct Mood {
   uint64_t slow_warps = 0;
-  unsigned transfer_steps = 1, left = 0;
+  unsigned transfer_steps = 1, sleep_steps = 1, left = 0;
 
   void pass() {
     if (left-- > 0) return;
     left = 200 + machine.draw(8000);
     slow_warps = machine.draw(3) == 0 ? 0 : machine.random() & machine.random();
-    transfer_steps = 1u << machine.draw(12);
+    transfer_steps = 1u << machine.draw(12), sleep_steps = 1u << machine.draw(14);
   }
   bool is_slow(Thread const& t) const { return slow_warps >> t.id / 32 & 1; }
 };
 
-inline void run_transfer() {
-  unsigned const i = machine.draw(unsigned(machine.transfers.size()));
-  Transfer const transfer = machine.transfers[i];
-  machine.transfers[i] = machine.transfers.back();
-  machine.transfers.pop_back();
-  transfer();
+// Any one of them.
+template <class T>
+T take(std::vector<T>& from, size_t i) {
+  T const taken = from[i];
+  from[i] = from.back();
+  from.pop_back();
+  return taken;
+}
+template <class T>
+T take(std::vector<T>& from) {
+  return take(from, machine.draw(unsigned(from.size())));
 }
 
 inline void report_deadlock() {
@@ -237,16 +251,18 @@ inline void run_threads() {
     mood.pass();
     bool const idle = machine.ready.empty();
     if (!machine.transfers.empty() && (idle || machine.draw(mood.transfer_steps) == 0)) {
-      run_transfer();
+      take(machine.transfers)();
+      continue;
+    }
+    if (!machine.sleeping.empty() && (idle || machine.draw(mood.sleep_steps) == 0)) {
+      machine.ready.push_back(take(machine.sleeping));
       continue;
     }
     if (idle) report_deadlock();
     size_t pick = machine.draw(unsigned(machine.ready.size()));
     for (int i = 0; i < 6 && mood.is_slow(*machine.ready[pick]); ++i)
       pick = machine.draw(unsigned(machine.ready.size()));
-    Thread* const next = machine.ready[pick];
-    machine.ready[pick] = machine.ready.back();
-    machine.ready.pop_back();
+    Thread* const next = take(machine.ready, pick);
     machine.current = next;
     threadIdx = {next->id, 0, 0};
     swapcontext(&machine.scheduler, &next->context);

@@ -56,6 +56,7 @@ struct Barrier {
     b.bytes += bytes;
     --b.pending;
     complete_if_done(b);
+    give_way();
   }
 };
 
