@@ -21,6 +21,7 @@ from comfuse.generator.spec import DType, Space
 from comfuse.library import LoadedKernel
 from comfuse.ops import programs
 from comfuse.reference import TORCH_DTYPES
+from tests.generator.chain_programs import scored
 from tests.gpu.outputs import Outputs
 from tests.ops.chains import every_operand
 
@@ -75,6 +76,7 @@ PROGRAMS: dict[str, Make] = EXACT | {
     ),
     "post-norm": _mlp(activation="silu", norm="layernorm", residual=BF16),
     "rms": _mlp(activation="mish", norm="rmsnorm", norm_weight=FP32),
+    "scored": lambda s, dtype: scored(s.n, s.k, s.h, dtype),
 }
 
 

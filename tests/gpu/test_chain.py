@@ -53,7 +53,7 @@ SHAPES = tuple(
 PLANNED = tuple(ChainCase(program, sizes) for program in EXACT for sizes in SIZES[1:])
 ROUNDED = (
     *MEASURED,
-    *(ChainCase(p, Sizes(72, 200, 104)) for p in ("gelu_tanh", "post-norm", "rms", "edge")),
+    *(ChainCase(p, Sizes(72, 200, 104)) for p in ("gelu_tanh", "post-norm", "rms", "edge", "scored")),
     *(ChainCase(p, Sizes(128, 256, 192), DType.FP16) for p in ("gelu", "swiglu", "post-norm")),
 )
 BORDERS = (1, 63, 64, 65, 127, 128, 129, 191, 193, 1000)
