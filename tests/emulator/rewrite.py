@@ -14,7 +14,7 @@ _FUNCTIONS = {
     "cvt.rn.bf16x2.f32 %0, %1, %2;": "cvt_bf16x2",
     "cvt.rn.f16x2.f32 %0, %1, %2;": "cvt_f16x2",
     "st.volatile.global.u32 [%0], 0;": "illegal_address",
-    "fence.proxy.async.shared::cta;": "nothing",
+    "fence.proxy.async.shared::cta;": "proxy_fence",
     "mov.u32 %0, %%nctaid.x;": "grid_size",
     "bar.sync %0, %1;": "bar_sync",
     "bar.sync 1, %0;": "bar_sync_1",

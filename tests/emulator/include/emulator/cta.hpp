@@ -50,6 +50,7 @@ struct Thread {
   uint64_t in = 0, out = 0;  // of the collective at hand
   int source = 0;
   bool fenced = false;  // a wgmma.fence since the last wait
+  std::vector<uint32_t> read;  // 16-byte units of shared memory, by ldmatrix since the last proxy fence
   std::vector<Wgmma> issued;
   std::vector<WgmmaGroup> groups;  // committed since the last wait for all
   long committed = 0;
@@ -83,6 +84,7 @@ struct Machine {
   std::map<uint64_t const*, Mbarrier> mbarriers;
   std::vector<Thread*> sleeping;  // could go on, but let others go first
   std::vector<Transfer> transfers;
+  std::map<uint32_t, int> readers;  // of 16-byte units: threads that TMA might overtake
   std::vector<Thread*> multiplying[8];  // by warpgroup: those that wait for wgmmas of its other warps
   Thread* current = nullptr;  // null: the scheduler itself
   ucontext_t scheduler;
@@ -302,6 +304,7 @@ inline void run_cta(int threads, int shared_bytes, std::function<void()> const& 
   machine.named.clear();
   machine.mbarriers.clear();
   machine.transfers.clear();
+  machine.readers.clear();
   for (auto& waiting : machine.multiplying) waiting.clear();
   memset(comfuse::sm90::memory, 0xff, sizeof comfuse::sm90::memory);  // NaN in all formats
   prepare_threads(threads);

@@ -77,6 +77,16 @@ inline bool is_legal(TensorMap const& t) {
   return legal;
 }
 
+// ---- reads of shared memory, which TMA may overtake unless a fence of the proxies follows them
+inline void note_read(uint32_t address) {
+  ++machine.readers[address / 16];
+  self().read.push_back(address / 16);
+}
+inline void proxy_fence() {
+  for (uint32_t unit : self().read) --machine.readers[unit];
+  self().read.clear();
+}
+
 // A box, element by element: what lies outside the tensor is zero, and counts as bytes all the same.
 inline void load_box(TensorMap const& t, uint32_t to, int const (&corner)[5]) {
   uint32_t at[5] = {}, address = to;
@@ -88,7 +98,10 @@ inline void load_box(TensorMap const& t, uint32_t to, int const (&corner)[5]) {
       inside = inside && x >= 0 && uint64_t(x) < t.sizes[i];
       from += uint64_t(x) * (i == 0 ? t.element : t.strides[i - 1]);
     }
-    uint8_t* const byte = shared_byte(t.swizzled ? swizzled(address) : address);
+    uint32_t const place = t.swizzled ? swizzled(address) : address;
+    auto const found = machine.readers.find(place / 16);
+    if (found != machine.readers.end() && found->second > 0) fail("TMA overtakes a read: no proxy fence");
+    uint8_t* const byte = shared_byte(place);
     if (inside)
       memcpy(byte, reinterpret_cast<void const*>(from), t.element);
     else

@@ -147,8 +147,11 @@ inline void ldmatrix(uint32_t& r0, uint32_t& r1, uint32_t& r2, uint32_t& r3, uin
   meet_warp("ldmatrix");
   uint32_t* const to[4] = {&r0, &r1, &r2, &r3};
   int const own = int(self().id % 32);
-  for (int matrix = 0; matrix < 4; ++matrix)
-    memcpy(to[matrix], shared_byte(uint32_t(lane(8 * matrix + own / 4).in)) + own % 4 * 4, 4);
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    uint32_t const row = uint32_t(lane(8 * matrix + own / 4).in);
+    note_read(row);
+    memcpy(to[matrix], shared_byte(row) + own % 4 * 4, 4);
+  }
   meet_warp("ldmatrix");
 }
 
