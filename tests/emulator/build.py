@@ -14,7 +14,7 @@ from comfuse.library import LoadedKernel
 from tests.emulator.rewrite import rewrite_headers
 
 _STANDS_IN = Path(__file__).with_name("include")
-_FLAGS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-fno-gnu-unique", "-D__CUDACC__", "-w")
+_FLAGS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-D__CUDACC__", "-w")
 
 
 @dataclass(frozen=True)

@@ -157,10 +157,11 @@ inline cudaError_t cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void co
   }
 }
 
-extern "C" inline __attribute__((used)) void emulator_configure(uint64_t seed, int processors) {
+extern "C" inline __attribute__((used, visibility("default"))) void emulator_configure(uint64_t seed,
+                                                                                       int processors) {
   emulator::machine.random.seed(seed);
   emulator::machine.processors = processors;
 }
-extern "C" inline __attribute__((used)) char const* emulator_error() {
+extern "C" inline __attribute__((used, visibility("default"))) char const* emulator_error() {
   return emulator::machine.error.c_str();
 }
