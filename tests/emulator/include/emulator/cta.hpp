@@ -27,6 +27,8 @@ namespace emulator {
 
 constexpr int kSharedBytes = 232448, kSharedBase = 1024;  // the first KB of shared memory is the system's
 constexpr unsigned kWarpgroupThreads = 128;
+constexpr uint64_t kMbarrierWord =
+    0x6d62617272696572;  // what an mbarrier is in memory: its state is in Machine
 
 // A wgmma of one thread: registers are read and written when it runs, not when it is issued.
 struct Wgmma {
@@ -287,7 +289,7 @@ inline void check_end() {
   if (!machine.transfers.empty()) fail("ends while TMA is still writing to its shared memory");
   for (auto const& [word, b] : machine.mbarriers) {
     if (b.bytes != 0) fail("ends while an mbarrier expects %ld bytes", long(b.bytes));
-    if (*word != 0x6d62617272696572) fail("something wrote over an mbarrier");
+    if (*word != kMbarrierWord) fail("something wrote over an mbarrier");
   }
   for (Thread const& t : machine.threads)
     if (!t.issued.empty() || !t.groups.empty()) fail("thread %u never waited for its wgmmas", t.id);

@@ -22,7 +22,7 @@ inline uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7)
 inline Mbarrier& mbarrier(uint64_t const* word) {
   auto const found = machine.mbarriers.find(word);
   if (found == machine.mbarriers.end()) fail("an mbarrier that was not initialised");
-  if (*word != 0x6d62617272696572) fail("something wrote over an mbarrier");
+  if (*word != kMbarrierWord) fail("something wrote over an mbarrier");
   return found->second;
 }
 inline void complete_if_done(Mbarrier& b) {
@@ -38,7 +38,7 @@ struct Barrier {
     if (uintptr_t(word) % 8 != 0) fail("an mbarrier is not aligned");
     if (!machine.mbarriers.emplace(word, Mbarrier{count, count}).second)
       fail("an mbarrier is initialised twice");
-    *const_cast<uint64_t*>(word) = 0x6d62617272696572;
+    *const_cast<uint64_t*>(word) = kMbarrierWord;
   }
   static bool try_wait(uint64_t const* word, uint32_t parity) {
     while ((mbarrier(word).phase & 1) == parity) {
