@@ -29,6 +29,7 @@ struct FragmentSource {
   static constexpr int kRows = 2 * Kernel::kFragments;  // a thread's rows of the tile: 2 i + half
   using StridedOperands = typename Filter<IsStridedTile, typename Kernel::OperandList>::type;
   using StridedOutputs = typename Filter<IsStridedStore, typename PhaseT::Effects>::type;
+  using TileOutputs = typename Filter<IsTileStore, typename PhaseT::Effects>::type;
 
   typename Kernel::Params const& params;
   typename Kernel::Item const& item;
@@ -36,6 +37,8 @@ struct FragmentSource {
   int row;  // first of the warp's 16 rows in the tile; its fragments are 64 rows apart
   float const (*columns)[kRows];  // [column of the phase][2 i + half]
   StridedRows<kRows> operands[StridedOperands::size + 1], outputs[StridedOutputs::size + 1];
+  uint8_t* tile_outputs[TileOutputs::size + 1][kRows];  // the thread's first run of each of its rows
+  int rows_left, columns_left;  // of the matrix, from the thread's first row and column of the tile on
 
   int i;  // which 64 rows
   int column;  // first column of the fragment in its tile
@@ -47,17 +50,24 @@ struct FragmentSource {
   // `row_`: the first of the warp's 16 rows in the tile.
   CF_DEVICE FragmentSource(typename Kernel::Params const& params_, typename Kernel::Item const& item_,
                            uint8_t const* vectors_, int row_, float const (*columns_)[kRows])
-      : params(params_), item(item_), vectors(vectors_), row(row_), columns(columns_) {
+      : params(params_),
+        item(item_),
+        vectors(vectors_),
+        row(row_),
+        columns(columns_),
+        rows_left(params.m - item.row() - row - lane_id() / 4),
+        columns_left(Kernel::N - item.column() - first_column_of_thread()) {
     locate(StridedOperands{}, StridedOutputs{});
+    locate(TileOutputs{});
   }
 
   // Where the thread's run of eight columns of the fragment at hand lies in the matrix.
   CF_DEVICE int first_column() const { return item.column() + column + first_column_of_thread(); }
   // How many of the eight exist: 8 or more, or none or less, or between where N is not a multiple of 8.
-  CF_DEVICE int existing_columns() const { return Kernel::kClippedN ? Kernel::N - first_column() : 8; }
+  CF_DEVICE int existing_columns() const { return Kernel::kClippedN ? columns_left - column : 8; }
   // Within the batch.
   CF_DEVICE int global_row(int half) const { return item.row() + row + 64 * i + 8 * half + lane_id() / 4; }
-  CF_DEVICE bool has_row(int half) const { return global_row(half) < params.m; }
+  CF_DEVICE bool has_row(int half) const { return 64 * i + 8 * half < rows_left; }
 
   template <class Leaf>
   CF_DEVICE StridedRows<kRows> const& strided() const {
@@ -67,11 +77,38 @@ struct FragmentSource {
       return outputs[index_among<IsStridedStore, Leaf>(StridedOutputs{})];
   }
 
+  // Where the run of the fragment at hand that a TileStore writes begins.
+  template <class Store>
+  CF_DEVICE auto* run_of(int half) const {
+    using T = typename ElementOf<Store>::type;
+    return reinterpret_cast<T*>(tile_outputs[index_among<IsTileStore, Store>(TileOutputs{})][2 * i + half]) +
+           column;
+  }
+
   template <class>
   static constexpr bool binds = false;
   CF_DEVICE FragmentSource const& source() const { return *this; }
 
  private:
+  template <class... Store>
+  CF_DEVICE void locate(List<Store...>) {
+    [[maybe_unused]] int output = 0;
+    (locate_runs<Store>(tile_outputs[output++]), ...);
+  }
+  template <class Store>
+  CF_DEVICE void locate_runs(uint8_t* (&runs)[kRows]) const {
+    using T = typename ElementOf<Store>::type;
+    CfTensor const& tensor = params.outputs[ElementOf<Store>::index];
+    T* const first = Kernel::template base<T>(tensor, item) +
+                     (item.row() + row + lane_id() / 4) * tensor.stride + item.column() +
+                     first_column_of_thread();
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      runs[r] = reinterpret_cast<uint8_t*>(first + (r / 2 * 64 + r % 2 * 8) * tensor.stride);
+      // Where the compiler sees how they came about, it multiplies anew for each fragment.
+      asm volatile("" : "+l"(runs[r]));
+    }
+  }
   template <class... Operand, class... Store>
   CF_DEVICE void locate(List<Operand...>, List<Store...>) {
     [[maybe_unused]] auto const row_of = [&](int r) {

@@ -20,13 +20,11 @@ CF_DEVICE Block<T> pack_run(Fragment const& f, int half) {
 template <class Kernel, class P, int Output, class T, class X>
 CF_DEVICE void store(FragmentSource<Kernel, P> const& source, Fragment const& f, TileStore<Output, T, X>) {
   static_assert(Kernel::N % 8 == 0, "rows of such a matrix are not aligned: StridedStore");
-  CfTensor const& tensor = source.params.outputs[Output];
   bool const exists = source.existing_columns() > 0;
-  T* to = Kernel::template base<T>(tensor, source.item) + source.global_row(0) * tensor.stride +
-          source.first_column();
 #pragma unroll
-  for (int half = 0; half < 2; ++half, to += 8 * tensor.stride)
-    store_block_if(exists && source.has_row(half), to, pack_run<T>(f, half));
+  for (int half = 0; half < 2; ++half)
+    store_block_if(exists && source.has_row(half), source.template run_of<TileStore<Output, T, X>>(half),
+                   pack_run<T>(f, half));
 }
 
 template <class Kernel, class P, int Output, class T, class X>
