@@ -45,11 +45,11 @@ class Constants:
         5.4, "us", "a launch, with the first tile's loads and the last one's stores", _FITTED
     )
     efficiency_pingpong_64: float = _efficiency(0.84, "pingpong 128 x 64")
-    efficiency_pingpong_128: float = _efficiency(1.093, "pingpong 128 x 128")
-    efficiency_pingpong2_128: float = _efficiency(1.068, "pingpong2 128 x 128")
+    efficiency_pingpong_128: float = _efficiency(1.094, "pingpong 128 x 128")
+    efficiency_pingpong2_128: float = _efficiency(1.062, "pingpong2 128 x 128")
     efficiency_cooperative_64: float = _efficiency(0.84, "cooperative 128 x 64", _GUESS)
     efficiency_cooperative_128: float = _efficiency(1.09, "cooperative 128 x 128")
-    efficiency_cooperative_256: float = _efficiency(1.1075, "cooperative 128 x 256")
+    efficiency_cooperative_256: float = _efficiency(1.108, "cooperative 128 x 256")
     single_cta: float = _constant(
         0.97, "share of the efficiency", "without a neighbour to share the rows of A with", _FITTED
     )
@@ -63,7 +63,7 @@ class Constants:
     throttle_us: float = _constant(2050.0, "us", "of a launch until 63 % of that are reached", _FITTED)
     slot_cycles_pingpong: float = _slot(0.785, "pingpong")
     slot_cycles_pingpong2: float = _slot(0.72, "pingpong2")
-    slot_cycles_cooperative: float = _slot(0.94, "cooperative")
+    slot_cycles_cooperative: float = _slot(0.929, "cooperative")
     trade_slots: float = _constant(
         4.0, "slots", "to trade an accumulator where B was not permuted", "16 shuffles and 48 selects for 16"
     )
@@ -72,7 +72,7 @@ class Constants:
     )
     exchange_cycles_pingpong: float = _exchange(900.0, "pingpong")
     exchange_cycles_pingpong2: float = _exchange(900.0, "pingpong2")
-    exchange_cycles_cooperative: float = _exchange(1820.0, "cooperative")
+    exchange_cycles_cooperative: float = _exchange(1836.0, "cooperative")
     exchange_tile_cycles: float = _constant(
         34.0, "cycles", "such a wait more for each tile of the row, whose partials are merged", _FITTED
     )
