@@ -25,7 +25,7 @@ from comfuse.inductor.policy import Policy
 from comfuse.inductor.verdict import Verdict
 from comfuse.ops import programs, resolver
 
-MARGIN = 0.98  # of TorchInductor's time: what is predicted to gain less may as well lose
+MARGIN = 0.985  # of TorchInductor's time: what is predicted to gain less may as well lose
 _ROWS = 4096  # to decide for where nothing is known of a symbolic number of rows
 
 
