@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from statistics import median
 
 from bench import workloads
@@ -21,6 +23,8 @@ from comfuse.ops.resolver import m_class
 
 _SHAPES = {shape.name: shape for shape in (*SHAPES, *SHAPES_OF_TWO)}
 _OWN = "own-"
+#: Beside the results, or one folder up: by file and workload, the shape that its commit's planner chose.
+PLANS = "plans.json"
 
 
 @dataclass(frozen=True)
@@ -68,20 +72,21 @@ class Error:
 def points(files: Iterable[ResultsFile]) -> list[Point]:
     """Every kernel of ours that was timed in one of the files, on a GPU that the planner knows.
 
-    The planner is this checkout's.  A row of "comfuse" is planned anew: its file does not say which plan ran.
+    Predictions are this checkout's.  A file does not say which plan ran as "comfuse": :data:`PLANS` beside it
+    does, with what the planner of the file's commit chose; a file that is not in there is planned anew.
     """
     found = []
     for file in files:
         # A time of a model is that of many kernels and more.
         if file.gpu is None or file.experiment not in families() or file.experiment == "models":
             continue
-        gone = set(unknown(file))
+        gone, ran = set(unknown(file)), _ran(file.path)
         grouped: dict[tuple[str, str], list[tuple[int, float]]] = {}
         for line, row in file.rows:
             if row.us is not None and row.workload not in gone:
                 grouped.setdefault((row.workload, row.provider), []).append((line, row.us))
         for (workload, provider), times in grouped.items():
-            chosen = _plan(workload, provider, file.gpu.name)
+            chosen = _plan(workload, provider, file.gpu.name, ran.get(workload))
             if chosen is None:
                 continue
             found.append(
@@ -129,12 +134,17 @@ def _spec(workload: str) -> FusedSpec:
 
 
 @cache
-def _plan(workload: str, provider: str, gpu: str) -> KernelPlan | None:
-    """The plan behind a provider's time, predicted for the workload's own M; None: no kernel of ours."""
+def _plan(workload: str, provider: str, gpu: str, ran: str | None) -> KernelPlan | None:
+    """The plan behind a provider's time, predicted for the workload's own M; None: no kernel of ours.
+
+    ``ran``: the name of the tile shape that ran as "comfuse", where that is known.
+    """
     w = workloads.by_name(workload)
     try:
         if provider == "comfuse":
-            return force(_spec(workload), plan(_spec(workload), gpu, m_class(w.m)).shape, gpu, w.m)
+            spec = _spec(workload)
+            shape = plan(spec, gpu, m_class(w.m)).shape if ran is None else _SHAPES[ran]
+            return force(spec, shape, gpu, w.m)
         if provider in _SHAPES:
             return force(_spec(workload), _SHAPES[provider], gpu, w.m)
         if provider.startswith(_OWN):
@@ -142,3 +152,12 @@ def _plan(workload: str, provider: str, gpu: str) -> KernelPlan | None:
     except PlanError:  # refused by this checkout's planner
         return None
     return None
+
+
+def _ran(path: Path) -> dict[str, str]:
+    """The tile shapes that ran as "comfuse" in a results file, by workload, as far as that is known."""
+    for folder in (path.parent, path.parent.parent):
+        if (folder / PLANS).is_file():
+            known: dict[str, dict[str, str]] = json.loads((folder / PLANS).read_text())
+            return known.get(path.name, {})
+    return {}
