@@ -88,7 +88,9 @@ def html_text(
         trim_blocks=True,
         lstrip_blocks=True,
     ).get_template("page.html.jinja")
-    return template.render(sections=of(read, folder, plots=plots, timed=timed), files=len(read), commit=commit())
+    return template.render(
+        sections=of(read, folder, plots=plots, timed=timed), files=len(read), commit=commit()
+    )
 
 
 def of(

@@ -19,7 +19,7 @@ from comfuse.generator.kernels import kernels
 from comfuse.generator.spec import FusedSpec, Major, Space
 from comfuse.generator.stages import Source, Stage
 from comfuse.ops import programs
-from comfuse.ops.resolver import planner_gpu
+from comfuse.ops.resolver import calibrated_gpu
 from comfuse.reference import TORCH_DTYPES
 
 Tensor = torch.Tensor
@@ -135,7 +135,7 @@ class Call:
         if device not in self._steps:
             spec = self.lowered.spec
             if device.type == "cuda":
-                found = steps(spec, planner_gpu(device.index), math.prod(self.lowered.lead_shape))
+                found = steps(spec, calibrated_gpu(device.index), math.prod(self.lowered.lead_shape))
             else:
                 found = steps(spec)
             self._steps[device] = found

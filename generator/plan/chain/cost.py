@@ -82,7 +82,7 @@ def _loaded(chain: ChainSpec, weights: Weights, rounds: int) -> int:
     return first + second + again * (rounds - 1)
 
 
-def apart_us(chain: ChainSpec, gpu: str, m: int) -> float:
+def apart_us(chain: ChainSpec, gpu: str | Gpu, m: int) -> float:
     """Predicted for a kernel a link, with what they hand on in global memory; infinite if one has none."""
     try:
         return sum(plan(link, gpu, m).predicted_us for link in chain.links)
