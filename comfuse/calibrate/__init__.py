@@ -1,8 +1,8 @@
 """Measures the cost model's constants on a GPU: ``comfuse calibrate``.
 
-Some forty launches of small kernels (:mod:`comfuse.calibrate.probes`), each sensitive to a few constants, are
+Some forty launches of small kernels (:mod:`comfuse.calibrate.probe`), each sensitive to a few constants, are
 timed (:mod:`comfuse.calibrate.on_gpu`), and the constants with which the model comes nearest to all of them
-are found (:mod:`comfuse.calibrate.solve`).  What was found is kept by :mod:`comfuse.calibration`.
+are found (:mod:`comfuse.calibrate.least_squares`).  What was found is kept by :mod:`comfuse.calibration`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Protocol
 
-from comfuse.calibrate.probes import Probe, probes
-from comfuse.calibrate.solve import solve
+from comfuse.calibrate.probe import Probe, probes
+from comfuse.calibrate.least_squares import solve
 from comfuse.calibration import Calibration
 from comfuse.errors import CalibrationError
 from comfuse.generator.plan.gpus import Gpu, find

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from comfuse import library
 from comfuse.build import packs
-from comfuse.calibrate.probes import Probe
+from comfuse.calibrate.probe import Probe
 from comfuse.errors import ComFuseError, DeviceError
 from comfuse.generator.emit import emit
 from comfuse.generator.spec import FusedSpec, Major, Space

@@ -145,9 +145,10 @@ def _calibrations() -> Iterator[Finding]:
             yield Finding("calibration", str(e), False)
             continue
         if found is not None:
-            changed = len(found.changed())
-            said = f"{changed} constants changed, median error {100 * found.error:.1f} %, {found.date}"
+            said = f"median error {100 * found.error:.1f} %, {found.date}"
             yield Finding("calibration", f"{name} ({file}): {said}", True)
+            for constant, (own, measured) in found.changed().items():
+                yield Finding(f"  {constant}", f"{own:.4g} -> {measured:.4g}")
 
 
 def _environment() -> Iterator[Finding]:

@@ -51,9 +51,9 @@ def traffic(spec: FusedSpec, m: int) -> float:
 
 
 def predict_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gpu, m: int) -> float:
-    """Time of one launch.  GEMMs come out up to 5 % below what is possible (:func:`floor_us`).
+    """Time of one launch in microseconds.  It may come out below what is possible (:func:`floor_us`).
 
-    GEMM with epilogues and memory traffic compete, and add as squares.
+    GEMM with epilogues and memory traffic compete, and add as squares.  Long launches run at a lower clock.
     """
     constants = gpu.constants
     clusters = gpu.processors // shape.cluster_n

@@ -96,9 +96,10 @@ def test_explanations_and_the_doctor_say_so() -> None:
     assert "kernel for h200\n" in own
     assert "kernel for h200, as calibrated 2026-01-02\n" in text
     assert "cooperative" in text
-    (line,) = (f for f in findings() if f.what == "calibration")
-    assert line.ok
-    assert "4 constants changed, median error 2.0 %, 2026-01-02" in line.found
+    lines = {f.what: f for f in findings()}
+    assert lines["calibration"].ok
+    assert "median error 2.0 %, 2026-01-02" in lines["calibration"].found
+    assert lines["  launch_us"].found == "5.4 -> 50"
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from comfuse.calibrate.probes import Probe
+from comfuse.calibrate.probe import Probe
 from comfuse.generator.plan.gpus import Gpu
 
 _NOISE = 0.02  # of a time, as a share: what counts as an error of one
