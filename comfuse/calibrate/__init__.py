@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Protocol
 
-from comfuse.calibrate.probe import Probe, probes
 from comfuse.calibrate.least_squares import solve
+from comfuse.calibrate.probe import Probe, probes
 from comfuse.calibration import Calibration
 from comfuse.errors import CalibrationError
 from comfuse.generator.plan.gpus import Gpu, find
