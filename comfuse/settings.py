@@ -137,6 +137,11 @@ TUNED: Variable[tuple[Path, ...] | None] = Variable(
     "tables of `comfuse tune`, asked before the user's own and those that are shipped; "
     "off: the cost model alone chooses kernels",
 )  # fmt: skip
+CALIBRATION: Variable[Path] = Variable(
+    "COMFUSE_CALIBRATION", _path, lambda: Path(platformdirs.user_data_dir("comfuse"), "calibration"),
+    "a path",
+    "folder of what `comfuse calibrate` measured; in the user's data directory if not set",
+)  # fmt: skip
 MAX_JOBS: Variable[int | None] = Variable(
     "COMFUSE_MAX_JOBS", _positive, lambda: None, "a whole number, at least 1",
     "kernels compiled at once; bounded by processors and memory if not set",
@@ -148,7 +153,7 @@ BUILD_TIMEOUT: Variable[float] = Variable(
 
 TABLE: tuple[Variable[Any], ...] = (
     CACHE_DIR, JIT, STRICT, CHAINS, LOG, DUMP_DIR, CUTLASS_DIR, NVCC_FLAGS, COMPILER_LAUNCHER, LIBRARY,
-    TUNED, MAX_JOBS, BUILD_TIMEOUT,
+    TUNED, CALIBRATION, MAX_JOBS, BUILD_TIMEOUT,
 )  # fmt: skip
 
 
@@ -206,6 +211,10 @@ def library() -> tuple[Path, ...]:
 
 def tuned() -> tuple[Path, ...] | None:
     return TUNED.get()
+
+
+def calibration() -> Path:
+    return CALIBRATION.get()
 
 
 def max_jobs() -> int | None:

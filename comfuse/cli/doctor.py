@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 import comfuse
-from comfuse import settings
+from comfuse import calibration, settings
 from comfuse.build.binding import find_binding
 from comfuse.build.toolkit import find_cuda, find_cutlass, find_cxx
 from comfuse.errors import ComFuseError, SettingError, TableError
@@ -31,7 +31,16 @@ class Finding:
 
 def findings() -> list[Finding]:
     """What there is, from the GPU to the cache."""
-    return [*_gpu(), *_software(), *_toolchain(), *_cache(), *_libraries(), *_tuning(), *_environment()]
+    return [
+        *_gpu(),
+        *_software(),
+        *_toolchain(),
+        *_cache(),
+        *_libraries(),
+        *_tuning(),
+        *_calibrations(),
+        *_environment(),
+    ]
 
 
 def abilities(found: list[Finding]) -> list[Finding]:
@@ -146,6 +155,21 @@ def _tuning() -> Iterator[Finding]:
             yield Finding("tuning", str(e), False)
             continue
         yield Finding("tuning", f"{path}: {table.unfit or f'{len(table.entries)} choices'}", not table.unfit)
+
+
+def _calibrations() -> Iterator[Finding]:
+    for file in sorted(settings.calibration().glob("*.json")):
+        name = file.stem.replace("-", ":")
+        try:
+            found = calibration.read(name)
+        except ComFuseError as e:
+            yield Finding("calibration", str(e), False)
+            continue
+        if found is not None:
+            said = f"median error {100 * found.error:.1f} %, {found.date}"
+            yield Finding("calibration", f"{name} ({file}): {said}", True)
+            for constant, (own, measured) in found.changed().items():
+                yield Finding(f"  {constant}", f"{own:.4g} -> {measured:.4g}")
 
 
 def _environment() -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from comfuse import calibration
 from comfuse.errors import TuneError, WrongResultError
 from comfuse.generator.plan import KernelPlan
 from comfuse.generator.spec import FusedSpec
@@ -41,7 +42,7 @@ class Target:
 
     def candidates(self, gpu: str, *, exhaustive: bool = False) -> Candidates:
         """Its plans.  Raises SpecError, PlanError: there is none."""
-        return candidates(self.spec, gpu, self.m, math.inf if exhaustive else KEEP_WITHIN)
+        return candidates(self.spec, calibration.gpu(gpu), self.m, math.inf if exhaustive else KEEP_WITHIN)
 
 
 @dataclass(frozen=True)

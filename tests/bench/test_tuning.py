@@ -12,7 +12,7 @@ from comfuse.generator.spec import DType
 from comfuse.tune import Target
 from tests.tune.fake import FakeGpu
 
-TARGET = Target("linear", catalog.linear(512, 64, DType.BF16), (300,))
+TARGET = Target("linear", catalog.linear(1024, 512, DType.BF16), (300,))
 
 
 def test_the_choice_is_held_against_the_best_of_all() -> None:

@@ -201,7 +201,7 @@ def test_the_shipped_tables_can_be_read_and_used() -> None:
         found = read(path)
         assert not found.unfit
         for e in found.entries:
-            tuned.plan_of(e, comfuse.FusedSpec.parse(e.spec), e.rows)
+            tuned.plan_of(e, comfuse.FusedSpec.parse(e.spec), e.gpu, e.rows)
 
 
 # --- choices --------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def test_the_fastest_is_chosen(best: str) -> None:
         "none",
     )
     assert 0 < entry.error <= entry.allowed
-    assert tuned.plan_of(entry, TARGET.spec, 512).label == best
+    assert tuned.plan_of(entry, TARGET.spec, "h200", 512).label == best
 
 
 def test_a_plan_that_is_wrong_never_wins_and_is_reported() -> None:

@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from comfuse.errors import PlanError
-from comfuse.generator.plan import KernelPlan, force, shapes
+from comfuse.generator.plan import Gpu, KernelPlan, force, shapes
 from comfuse.generator.plan import plan as plan_by_model
+from comfuse.generator.plan.gpus import find
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import manifest
 from comfuse.library.tuned import lookup
@@ -22,7 +23,7 @@ __all__ = ["is_measured", "plan", "plan_of"]
 _MEASURED = "chosen by measurement"
 
 
-def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan:
+def plan(spec: FusedSpec, gpu: str | Gpu = "h200", m: int | None = None) -> KernelPlan:
     """The fastest kernel for a program: what was measured to be, or by the cost model.
 
     The last of its decisions says which.  A measured choice that the planner refuses now is passed over; that
@@ -37,9 +38,9 @@ def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan
         SpecError, PlanError: as :func:`comfuse.generator.plan.plan`.
         TableError: a table is damaged, or ``COMFUSE_TUNED`` names what is not there.
     """
-    for path, entry in lookup.entries(spec, gpu, m):
+    for path, entry in lookup.entries(spec, find(gpu).name, m):
         try:
-            chosen = plan_of(entry, spec, m)
+            chosen = plan_of(entry, spec, gpu, m)
         except PlanError as e:
             lookup.stale(path, f"{entry.label}, {entry.best.label}: {e}")
             continue
@@ -47,8 +48,8 @@ def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan
     return _decided(plan_by_model(spec, gpu, m), "chosen by the cost model")
 
 
-def plan_of(entry: Entry, spec: FusedSpec, m: int | None) -> KernelPlan:
-    """The plan that an entry names, for a program of its signature.
+def plan_of(entry: Entry, spec: FusedSpec, gpu: str | Gpu, m: int | None) -> KernelPlan:
+    """The plan that an entry names, for a program of its signature and the entry's GPU.
 
     Raises:
         PlanError: the planner has none of this name, or refuses it.
@@ -57,7 +58,7 @@ def plan_of(entry: Entry, spec: FusedSpec, m: int | None) -> KernelPlan:
     shape = next((shape for shape in shapes(spec) if shape.name == best.shape), None)
     if shape is None:
         raise PlanError(f"{best.shape} is none of the planner's: {', '.join(s.name for s in shapes(spec))}")
-    return force(spec, shape, entry.gpu, m, best.stages)
+    return force(spec, shape, gpu, m, best.stages)
 
 
 def is_measured(chosen: KernelPlan) -> bool:
