@@ -10,9 +10,9 @@ from comfuse.generator.plan import Gpu, KernelPlan, Refusal
 from comfuse.generator.spec import FusedSpec
 from comfuse.library.rows import classes_on, m_class
 
-#: How much longer than the fastest a plan may be predicted to take, and still be timed.  Of plans
-#: that were timed side by side, the fastest was predicted at most 2 % above the model's first (bench/NOTES.md,
-#: section 11); programs that were not are to have a margin.
+#: How much longer than the fastest a plan may be predicted to take, and still be timed.  Of plans that were
+#: timed side by side, the best was predicted at most 2 % above the fastest (bench/NOTES.md, section 11); the
+#: rest is a margin for programs that were not.
 KEEP_WITHIN = 1.2
 
 
