@@ -89,6 +89,8 @@ def interpret_chain(
     gemm: Matrix | Sequence[Matrix],
     factors: Sequence[Matrix],
     operands: Sequence[Value],
+    *,
+    round_middle: bool = True,
 ) -> list[Value]:
     """The outputs of a chain.
 
@@ -97,6 +99,7 @@ def interpret_chain(
         gemm: the result of the first link's GEMM, as :func:`interpret` takes it.
         factors: B of each later link, N rows of K.
         operands: of all links, link by link.
+        round_middle: round what one link hands to the next to the factors' element type, as a kernel does.
 
     Returns:
         The outputs of the last link, as of :func:`interpret`.
@@ -105,19 +108,24 @@ def interpret_chain(
     outputs: list[Value] = []
     for number, link in enumerate(chain.links):
         if number > 0:
-            gemm = _times(cast(Matrix, outputs[0]), factors[number - 1], link.dtype)
+            gemm = _times(cast(Matrix, outputs[0]), factors[number - 1], link.dtype if round_middle else None)
         own, rest = rest[: len(link.operands)], rest[len(link.operands) :]
         outputs = interpret(link, gemm, own)
     return outputs
 
 
 def interpret_deferred(
-    deferred: Deferred, gemm: Matrix | Sequence[Matrix], factor: Matrix, operands: Sequence[Value]
+    deferred: Deferred,
+    gemm: Matrix | Sequence[Matrix],
+    factor: Matrix,
+    operands: Sequence[Value],
+    *,
+    round_middle: bool = True,
 ) -> list[Value]:
     """The outputs of a chain whose middle reductions are deferred.
 
     Args:
-        gemm, operands: as :func:`interpret_chain` takes them.
+        gemm, operands, round_middle: as :func:`interpret_chain` takes them.
         factor: B of the second link.
 
     Returns:
@@ -133,14 +141,16 @@ def interpret_deferred(
         [sum(values.element(c, 0, h) * x for h, x in enumerate(row)) for row in factor]
         for c in deferred.vectors
     ]
-    return interpret(last, _times(cast(Matrix, tile), factor, first.dtype), [*rest, *columns, *vectors])
+    product = _times(cast(Matrix, tile), factor, first.dtype if round_middle else None)
+    return interpret(last, product, [*rest, *columns, *vectors])
 
 
-def _times(a: Matrix, b: Matrix, dtype: DType) -> Matrix:
-    """``a @ b.T``, where ``a`` is rounded to the factors' element type first."""
-    to_element = {DType.BF16: to_bf16, DType.FP16: to_fp16}[dtype]
-    rounded = [[to_element(x) for x in row] for row in a]
-    return [[sum(x * y for x, y in zip(row, column, strict=True)) for column in b] for row in rounded]
+def _times(a: Matrix, b: Matrix, dtype: DType | None) -> Matrix:
+    """``a @ b.T``, where ``a`` is rounded first, to the factors' element type, or not at all."""
+    if dtype is not None:
+        to_element = {DType.BF16: to_bf16, DType.FP16: to_fp16}[dtype]
+        a = [[to_element(x) for x in row] for row in a]
+    return [[sum(x * y for x, y in zip(row, column, strict=True)) for column in b] for row in a]
 
 
 def _products(spec: FusedSpec, gemm: Matrix | Sequence[Matrix]) -> list[Matrix]:

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from comfuse.generator.chain import ChainSpec
+from comfuse.generator.deferral import defer, why_not
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.phases import PhaseProgram, moves_rows
 from comfuse.generator.plan import constraints as one_gemm
 from comfuse.generator.plan.chain import memory, registers
 from comfuse.generator.plan.chain.kernel import MOST_COLUMNS, ChainShape, Weights, tile_columns
+from comfuse.generator.plan.chain.middle import split_middle, why_not_in_blocks
 from comfuse.generator.plan.gpus import Gpu
 from comfuse.generator.spec import FusedSpec, Major, Space
 
@@ -23,7 +25,7 @@ ALIGNMENT = one_gemm.ALIGNMENT  # of K, H and N: rows of all factors start at mu
 class Candidate:
     """A shape for a chain on a GPU, before anyone knows whether it works."""
 
-    chain: ChainSpec
+    chain: ChainSpec  # with its middle reductions deferred
     middle: PhaseProgram
     program: PhaseProgram
     shape: ChainShape
@@ -70,11 +72,19 @@ def rows_fit_a_tile(chain: ChainSpec) -> str | None:
     return f"N = {chain.last.n}; a tile has to hold whole rows, of at most {MOST_COLUMNS} columns"
 
 
-def middle_is_elementwise(chain: ChainSpec) -> str | None:
-    name = _first_reduction(chain.links[0], ("row", "group", "col", "full"))
-    if name is None:
-        return None
-    return f"{name}: a reduction between the GEMMs, where only a part of each row is there at a time"
+def middle_reduces_rows(chain: ChainSpec) -> str | None:
+    name = _first_reduction(chain.links[0], ("group", "col", "full"))
+    return None if name is None else f"{name}: a reduction between the GEMMs that is not along rows"
+
+
+def middle_can_be_deferred(chain: ChainSpec) -> str | None:
+    """Only a part of each row is there at a time."""
+    return why_not(chain)
+
+
+def middle_runs_in_blocks(chain: ChainSpec) -> str | None:
+    deferred = defer(chain)
+    return why_not_in_blocks(deferred, split_middle(deferred))
 
 
 def middle_tiles_are_whole(chain: ChainSpec) -> str | None:
@@ -162,9 +172,11 @@ CHAIN_CONSTRAINTS: tuple[ChainConstraint, ...] = (
     is_k_major,
     sizes_are_aligned,
     rows_fit_a_tile,
-    middle_is_elementwise,
+    middle_reduces_rows,
+    middle_can_be_deferred,
     middle_tiles_are_whole,
     middle_operands_are_read,
+    middle_runs_in_blocks,
     rows_do_not_meet,
     groups_are_whole,
     operands_fit,

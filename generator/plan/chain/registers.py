@@ -8,6 +8,7 @@ and has room for any program that there is room for before.
 from __future__ import annotations
 
 from comfuse.generator.chain import ChainSpec
+from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.phases import PhaseProgram
 from comfuse.generator.plan.chain.kernel import BLOCK, ChainShape, outer_tile, padded_k, tile_columns
 from comfuse.generator.plan.registers import beside
@@ -27,7 +28,10 @@ def held(chain: ChainSpec, middle: PhaseProgram, program: PhaseProgram, shape: C
     packed = BLOCK // 4
     rows = padded_k(first.k) // 4 if shape.rows_in_registers else 0
     values = 2 * sum(len(phase.columns) for phase in middle.phases)
-    return results + packed + rows + values + beside(program, outer_tile(last.n))
+    # Of two rows too: what reductions have so far, a peak's shift and what it scales by.
+    states = sum(REDUCTIONS[middle.spec.nodes[r].op].state_floats for r in middle.reductions)
+    states += 2 * (len(middle.phases) - 1)
+    return results + packed + rows + values + 2 * states + beside(program, outer_tile(last.n))
 
 
 def most_held(shape: ChainShape) -> int:

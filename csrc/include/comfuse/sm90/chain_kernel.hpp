@@ -42,19 +42,19 @@ struct ChainScheduler {
 };
 
 template <class FirstGemm, class MiddleT, class SecondGemm, class ScheduleT, class RowsT, class WeightsT,
-          class SlotsT, class OperandsT, class ProgramT>
+          class SlotsT, class OperandsT, class ProgramT, class HandedT = NothingHanded>
 struct FusedChain {
   using Factors = ChainFactors<FirstGemm, SecondGemm, ScheduleT, RowsT, WeightsT>;
   using Element = typename Factors::T;
   using Middle = MiddleT;
   using Program = ProgramT;
+  using Handed = HandedT;
   using Phases = typename Concatenate<List<Middle>, PhasesOf<Program>>::type;
   using OperandList = OperandsT;
   using MiddleOperands = MiddleOperandsOf<Middle, OperandList>;
-  using OuterOperands = OuterOperandsOf<Middle, OperandList>;
+  using OuterOperands = OuterOperandsOf<List<Middle, Handed>, OperandList>;
   using Scheduler = ChainScheduler<Factors::kWarpgroups>;
   using Item = typename Scheduler::Item;
-  static_assert(Middle::Groups::size == 0 && ReductionsOf<List<Middle>>::size == 0);
   static_assert(ColReductionsOf<Program>::size + FullReductionsOf<Program>::size == 0,
                 "a chain has no collector");
 
@@ -95,10 +95,13 @@ struct FusedChain {
   template <class V>
   static constexpr int middle_offset = vector_bytes<V, 0, kMiddleColumns>(MiddleOperands{});
   static constexpr int kVectorBytes = 0;  // that a producer brings
-  static constexpr int kOuterBytes = vector_bytes<void, TileM, TileN>(OuterOperands{});
+  using OuterVectors =
+      typename Concatenate<OuterOperands, typename VectorsHanded<typename Handed::Effects>::type>::type;
+  static constexpr int kOuterBytes = vector_bytes<void, TileM, TileN>(OuterVectors{});
   template <class V>
-  static constexpr int vector_offset = vector_bytes<V, TileM, TileN>(OuterOperands{});
-  static constexpr int kOuterBuffers = count_of<IsColumnVector>(OuterOperands{}) > 0 ? kWarpgroups : 1;
+  static constexpr int vector_offset = vector_bytes<V, TileM, TileN>(OuterVectors{});
+  static constexpr int kOuterBuffers = count_of<IsColumnVector>(OuterVectors{}) > 0 ? kWarpgroups : 1;
+  static constexpr bool kFolds = count_of<IsHandFold>(typename Handed::Effects{}) > 0;
 
   // ---- shared memory: weights, each warpgroup's rows, each one's tile slots, vectors, barriers
   static constexpr int kRowsOffset = Factors::kWeightBytes;
@@ -120,7 +123,7 @@ struct FusedChain {
   static constexpr int kOutputs = output_count(StoresOf<Program>{});
   static_assert(kOutputs <= CF_MAX_OUTPUTS);
 
-  struct Params {
+  struct Params : std::conditional_t<kFolds, SecondFactor, NoSecondFactor> {
     typename Factors::Maps factors;
     CUtensorMap tiles[kTileOperands > 0 ? kTileOperands : 1];
     int tile_steps[kTileOperands > 0 ? kTileOperands : 1];
@@ -259,6 +262,8 @@ struct FusedChain {
 #pragma unroll
     for (int buffer = 0; buffer < kOuterBuffers; ++buffer)
       copy_rows<N, TileN, false>(params, outer_vectors(memory, buffer), OuterOperands{});
+    Folds<FusedChain>::run(params, memory + kOuterOffset, kOuterBuffers, kOuterBytes,
+                           typename Handed::Effects{});
     asm volatile("bar.sync 1, %0;" ::"n"(kWarpgroups * kWarpgroup) : "memory");
   }
   template <int kEnd, int kCount, bool kOfMiddle, class... Operand>
@@ -310,7 +315,7 @@ struct FusedChain {
       auto const item = scheduler.item();
       wait(shared.rows_full[rows.slot], rows.phase);
       mainloop.run({shared.rows + rows.slot * Factors::kRowBytes, shared.rows_empty + rows.slot,
-                    item.row() + warp_of_group() * 16},
+                    item.row() + warp_of_group() * 16, vectors},
                    accumulator[0], [&] {
                      if constexpr (kOuterBuffers > 1) copy_columns(params, item, vectors, OuterOperands{});
                    });

@@ -25,6 +25,7 @@ struct FactorMaps<FusedChain<Parts...>> {
       ok = ok && encode_permuted<T>(&maps.second, second, 0, 4, kGroups, Factors::H, Factors::kGroupsOfBox);
     if (kRest > 0)
       ok = ok && encode_permuted<T>(&maps.second_partial, second, kGroups * 32, kRest / 8, 1, Factors::H, 1);
+    if constexpr (Kernel::kFolds) params.second = second;
     if (kGroups == 0) maps.second = maps.second_partial;  // read beyond its one group only, for zeros
     return ok;
   }
