@@ -63,7 +63,9 @@ def test_rows_and_what_is_accumulated_beside_them(host: ctypes.CDLL, kind: str, 
         assert np.abs(owner[:, 3] - e.sum(1)).max() <= allowed.max()
         if kind not in ("masked", "lowest"):
             assert np.abs(owner[:, 1] - exact.mean(1)).max() <= 1e-6 * np.abs(exact).max()
-            assert np.abs(owner[:, 2] / exact.var(1) - 1).max() <= 1e-4
+            # What a mean is rounded to shifts the deviations from it.
+            ulps = 2**-22 * np.abs(exact).max(1) / exact.std(1)
+            assert (np.abs(owner[:, 2] / exact.var(1) - 1) <= 1e-5 + ulps).all()
     assert (np.abs(sums - (e * weights).sum(1)) <= 1e-5 * (e * np.abs(weights)).sum(1) + 1e-30).all()
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from comfuse.generator.chain import ChainSpec
@@ -168,7 +168,8 @@ def test_emitted_kernel_computes_the_chain(data: st.DataObject) -> None:
     try:
         plan = force_chain(chain)
     except PlanError as e:
-        assert "that is read" in str(e)
+        assume("that is read" not in str(e))
+        raise
         return
     gemm, factors, operands = data.draw(chain_arguments(chain))
     pairs = list(zip([o.space for link in chain.links for o in link.operands], operands, strict=True))
