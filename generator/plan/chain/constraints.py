@@ -46,15 +46,32 @@ def second_link_has_one_product(chain: ChainSpec) -> str | None:
     return "two products in the second link; only the first link can have two side by side"
 
 
-def is_not_batched(chain: ChainSpec) -> str | None:
-    return "batched; only one chain at a time can be one kernel" if chain.last.batched else None
-
-
 def is_k_major(chain: ChainSpec) -> str | None:
-    for number, link in enumerate(chain.links):
-        for name, major in (("A", link.a_major), ("B", link.b_major)):
-            if major is not Major.K:
-                return f"{name} of link {number} is contiguous along {'M' if name == 'A' else 'N'}, not K"
+    """The last link's B may be N-major."""
+    factors = [(0, "A", chain.links[0].a_major), (0, "B", chain.links[0].b_major)]
+    factors += [(number, "A", link.a_major) for number, link in enumerate(chain.links) if number > 0]
+    for number, name, major in factors:
+        if major is not Major.K:
+            return f"{name} of link {number} is contiguous along {'M' if name == 'A' else 'N'}, not K"
+    return None
+
+
+def batches_read_tiles(chain: ChainSpec) -> str | None:
+    """Vectors are copied once, for all tiles."""
+    if not chain.last.batched:
+        return None
+    vectors = [o.name for link in chain.links for o in link.operands if o.space in (Space.ROW, Space.COLUMN)]
+    return f"{vectors[0]}: a vector in a batched chain, whose operands are tiles and scalars" if vectors else None
+
+
+def vectors_meet_one_factor(chain: ChainSpec) -> str | None:
+    """Vectors of the middle's columns are multiplied by W1 once, along its rows."""
+    if not defer(chain).vectors:
+        return None
+    if chain.last.batched:
+        return "what reductions in the middle shift it by would have to meet the second B of each batch"
+    if chain.last.b_major is not Major.K:
+        return "what reductions in the middle shift it by needs a second B that is contiguous along K"
     return None
 
 
@@ -168,12 +185,13 @@ ShapeConstraint = Callable[[Candidate], "str | None"]
 CHAIN_CONSTRAINTS: tuple[ChainConstraint, ...] = (
     has_two_links,
     second_link_has_one_product,
-    is_not_batched,
     is_k_major,
+    batches_read_tiles,
     sizes_are_aligned,
     rows_fit_a_tile,
     middle_reduces_rows,
     middle_can_be_deferred,
+    vectors_meet_one_factor,
     middle_tiles_are_whole,
     middle_operands_are_read,
     middle_runs_in_blocks,

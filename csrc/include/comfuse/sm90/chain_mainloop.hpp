@@ -13,6 +13,7 @@
 #include "comfuse/sm90/chain_handed.hpp"
 #include "comfuse/sm90/chain_middle.hpp"
 #include "comfuse/sm90/slot_ring.hpp"
+#include "comfuse/sm90/transpose.hpp"
 
 namespace comfuse::sm90 {
 
@@ -22,6 +23,7 @@ class ChainMainloop {
   using Middle = typename Kernel::Middle;
   using Params = typename Kernel::Params;
   using T = typename Factors::T;
+  using MajorSecond = typename Factors::MajorSecond;
   using Ring = SlotRing<Kernel>;
   using Source = MiddleSource<Kernel>;
   using States = MiddleStates<Middle, Factors::H>;
@@ -73,6 +75,7 @@ class ChainMainloop {
     if constexpr (Kernel::Handed::Effects::size > 0)
       hand_rows<Kernel>(params_, states_.finish(), tile.vectors, tile.row, warp_of_group() * 16);
     finish_second<0>(outer);
+    if constexpr (!Factors::kPermutedSecond) transpose(outer);
   }
 
  private:
@@ -240,8 +243,10 @@ class ChainMainloop {
     cute::warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < kStepsOfBlock; ++step)
-      wgmma<T, TileN>(passed_ + 4 * step, wgmma_descriptor<KMajor>(b + step * SharedLayout<KMajor>::kStep),
-                      outer, block > 0 || step > 0);
+      wgmma<T, TileN, Factors::kMNMajorSecond>(
+          passed_ + 4 * step,
+          wgmma_descriptor<MajorSecond>(b + step * SharedLayout<MajorSecond>::kStep), outer,
+          block > 0 || step > 0);
     cute::warpgroup_commit_batch();
   }
   // `kFirsts`: GEMMs 0 begun since.
