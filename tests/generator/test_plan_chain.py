@@ -72,7 +72,7 @@ def test_plans_are_within_their_limits(name: str) -> None:
     assert plans
     for p in plans:
         assert p.shared_bytes <= H200.shared_bytes
-        assert p.shared_bytes == memory.shared_bytes(p.spec, p.shape, p.weights, p.tile_slots)
+        assert p.shared_bytes == memory.shared_bytes(p.deferred.links, p.shape, p.weights, p.tile_slots)
         assert p.registers <= {(2, 1): 208, (2, 2): 192}.get((p.shape.warpgroups, p.shape.buffers), 128)
         assert p.spec.last.n <= p.tile_n < p.spec.last.n + 64
         least = memory.least_ring(p.weights.residence)
