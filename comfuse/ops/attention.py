@@ -34,20 +34,20 @@ def fused_attention(
     """``softmax(q @ k.mT * scale + bias) @ v``, as one kernel on Hopper GPUs.
 
     Scores and their softmax are computed in float32 and never leave the chip.  What meets ``v`` is rounded
-    once, to q's dtype, before it is divided by its row's sum; the result is rounded at the store.  A row whose
-    scores are all -inf is NaN.
+    once, to q's dtype, before it is divided by its row's sum; the result is rounded at the store.  A row
+    whose scores are all -inf is NaN.
 
     Args:
         q: (..., M, D), bfloat16 or float16.
         k: (..., H, D), q's leading sizes and dtype.
         v: (..., H, N), q's leading sizes and dtype.
-        bias: (M, H), or (..., M, H) with q's leading sizes; bfloat16, float16 or float32.  It is added: a mask
-            is -inf where a score does not count.
+        bias: (M, H), or (..., M, H) with q's leading sizes; bfloat16, float16 or float32.  It is added: a
+            mask is -inf where a score does not count.
         causal: whether row m sees the columns up to m only.  All scores are computed nevertheless.
         scale: of the scores; None: 1 / sqrt(D).
 
-        Tensors are copied first (counted) where rows or columns are not contiguous, one stride cannot walk the
-        leading sizes, or rows are not aligned to 16 bytes.
+        Tensors are copied first (counted) where rows or columns are not contiguous, one stride cannot walk
+        the leading sizes, or rows are not aligned to 16 bytes.
 
     Returns:
         (..., M, N), q's dtype.
@@ -91,9 +91,7 @@ def _batched(x: Tensor) -> Tensor:
 
 
 @constant_when_traced
-def _text(
-    n: int, d: int, h: int, dtype: torch.dtype, bias: torch.dtype | None, causal: bool
-) -> str:
+def _text(n: int, d: int, h: int, dtype: torch.dtype, bias: torch.dtype | None, causal: bool) -> str:
     """The text of a call's chain."""
     of_bias: DType | None = None if bias is None else SPEC_DTYPES[bias]
     return catalog.attention(n, d, h, AB_DTYPES[dtype], bias=of_bias, causal=causal).text()
@@ -112,7 +110,9 @@ def _with_gradient(
         mask = None if bias is None else bias.to(q.dtype)
         return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale)
     seen = torch.ones(bias.shape[-2:], dtype=torch.bool, device=bias.device).tril()
-    return F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype).masked_fill(~seen, -torch.inf), scale=scale)
+    return F.scaled_dot_product_attention(
+        q, k, v, bias.to(q.dtype).masked_fill(~seen, -torch.inf), scale=scale
+    )
 
 
 def _fault(q: Any, k: Any, v: Any, bias: Any) -> ArgumentError | None:

@@ -74,7 +74,14 @@ def facts(program: Program) -> Facts:
         operand_count=len(program.tensors),
         output_count=len(program.outputs),
         scalar_count=program.scalar_count,
-        a=_slot("a", checks.allowed_a(program), Space.TILE, program.dtype, k=program.k, major=_MAJORS[first.a_major]),
+        a=_slot(
+            "a",
+            checks.allowed_a(program),
+            Space.TILE,
+            program.dtype,
+            k=program.k,
+            major=_MAJORS[first.a_major],
+        ),
     )
     for i, factor in enumerate(program.factors):
         result.b[i] = _slot(

@@ -1,4 +1,4 @@
-"""Row reductions in the middle of a chain, csrc/include/comfuse/sm90/chain_states.hpp, compiled for the host."""
+"""Row reductions in the middle of a chain (comfuse/sm90/chain_states.hpp), compiled for the host."""
 
 from __future__ import annotations
 

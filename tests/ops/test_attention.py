@@ -50,7 +50,11 @@ def close(y: Tensor, wanted: Tensor) -> bool:
 def test_numbers(lead: tuple[int, ...], kind: str) -> None:
     dtype = torch.float16 if kind == "fp16" else BF16
     m, h, d, n = 24, 40, 16, 8
-    q, k, v = random(*lead, m, d, dtype=dtype), random(*lead, h, d, dtype=dtype), random(*lead, h, n, dtype=dtype)
+    q, k, v = (
+        random(*lead, m, d, dtype=dtype),
+        random(*lead, h, d, dtype=dtype),
+        random(*lead, h, n, dtype=dtype),
+    )
     bias = {"bias": random(m, h, dtype=torch.float32), "own bias": random(*lead, m, h)}.get(kind)
     scale = 0.5 if kind == "scaled" else None
     y = fused_attention(q, k, v, bias, causal=kind == "causal", scale=scale)
@@ -116,7 +120,9 @@ def test_what_is_refused(arguments: tuple[Any, ...], error: type[Exception], rea
 
 def test_compiled() -> None:
     torch.compiler.reset()
-    compiled = torch.compile(lambda q, k, v: fused_attention(q * 2, k, v), fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(
+        lambda q, k, v: fused_attention(q * 2, k, v), fullgraph=True, backend="aot_eager"
+    )
     assert close(compiled(Q, K, V), exact(Q * 2, K, V, None, False, None))
 
 

@@ -61,7 +61,11 @@ def batches_read_tiles(chain: ChainSpec) -> str | None:
     if not chain.last.batched:
         return None
     vectors = [o.name for link in chain.links for o in link.operands if o.space in (Space.ROW, Space.COLUMN)]
-    return f"{vectors[0]}: a vector in a batched chain, whose operands are tiles and scalars" if vectors else None
+    return (
+        f"{vectors[0]}: a vector in a batched chain, whose operands are tiles and scalars"
+        if vectors
+        else None
+    )
 
 
 def vectors_meet_one_factor(chain: ChainSpec) -> str | None:

@@ -118,29 +118,29 @@ struct ChainFactors {
   }
   CF_DEVICE static void load_second(Maps const& maps, uint64_t* full, uint8_t* to, int block, int batch) {
     Barrier::arrive_and_expect_tx(full, kSecondBytes);
-    if constexpr (!kPermutedSecond) {
-      auto const load = [&](uint8_t* box, int inner, int outer) {
-        if constexpr (kBatched)
-          cute::SM90_TMA_LOAD_3D::copy(&maps.second, full, kAgain, box, inner, outer,
-                                       batch * maps.second_step);
-        else
-          cute::SM90_TMA_LOAD_2D::copy(&maps.second, full, kAgain, box, inner, outer);
-      };
-      if constexpr (kMNMajorSecond) {
+    if constexpr (kPermutedSecond) {
 #pragma unroll
-        for (int n = 0; n < TileN; n += kRowsOfBlock) load(to + n * kLineBytes, n, block * kBlock);
-      } else {
-        load(to, block * kBlock, 0);
+      for (int group = 0; group < TileN / 32; group += kGroupsOfBox) {
+        bool const partial = kPartialColumns != 0 && group == N / 32;
+        cute::SM90_TMA_LOAD_5D::copy(partial ? &maps.second_partial : &maps.second, full, kAgain,
+                                     to + group * 32 * kLineBytes, block * kBlock, 0, 0, 0,
+                                     partial ? 0 : group);
       }
-      return;
-    }
+    } else if constexpr (kMNMajorSecond) {
 #pragma unroll
-    for (int group = 0; group < TileN / 32; group += kGroupsOfBox) {
-      bool const partial = kPartialColumns != 0 && group == N / 32;
-      cute::SM90_TMA_LOAD_5D::copy(partial ? &maps.second_partial : &maps.second, full, kAgain,
-                                   to + group * 32 * kLineBytes, block * kBlock, 0, 0, 0,
-                                   partial ? 0 : group);
+      for (int n = 0; n < TileN; n += kRowsOfBlock)
+        load_plain(maps, full, to + n * kLineBytes, n, block * kBlock, batch);
+    } else {
+      load_plain(maps, full, to, block * kBlock, 0, batch);
     }
+  }
+  // A box of W1 as it is.
+  CF_DEVICE static void load_plain(Maps const& maps, uint64_t* full, uint8_t* to, int inner, int outer,
+                                   int batch) {
+    if constexpr (kBatched)
+      cute::SM90_TMA_LOAD_3D::copy(&maps.second, full, kAgain, to, inner, outer, batch * maps.second_step);
+    else
+      cute::SM90_TMA_LOAD_2D::copy(&maps.second, full, kAgain, to, inner, outer);
   }
 
   // All blocks, in the order in which the consumers wait for them; the streamed ones again for each round

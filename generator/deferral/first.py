@@ -1,93 +1,19 @@
-"""Row reductions between the GEMMs of a chain, deferred behind the second one.
-
-The first GEMM's columns pass by in blocks, so that a reduction over them is finished only behind the last:
-too late for the values that read it.  Where what is handed on is an affine function, row by row, of a value
-that reads none,
-
-    p[m, h] = s[m] * u[m, h] + t[m] * c[h] + ...
-
-the second GEMM runs over ``u``, and a value a row and vectors a column do the rest behind it:
-
-    y[m, n] = s[m] * (u @ W1.T)[m, n] + t[m] * v[n] + ...        v[n] = sum_h c[h] * W1[n, h]
-
-RMSNorm has no ``t``; LayerNorm has one for its mean, whose ``c`` is the norm's weight, and another for its
-bias.  ``v`` is summed in float32 by each CTA at its start, from W1 as it lies in memory.  The mean cannot be
-taken away before: an element is rounded and multiplied before its row's mean is known.
-
-Exponentials are shifted by the largest value so far, and everything that was accumulated is scaled when that
-grows (online softmax: Milakov and Gimelshein, 2018):
-
-    exp(x[m, h] + t[m]) = exp(x[m, h] - max(x[m])) * exp(max(x[m]) + t[m])
-
-so that the maximum of ``x`` is the one reduction that ``u`` may read; and sums of what is proportional to
-such an exponential are scaled with it.
-
-**Rounding.**  ``u`` is rounded to the factors' type where ``p`` would be: the same relative error of each
-element, whatever ``s`` is.  ``t * v`` is exact to float32, but where it cancels most of ``s * (u @ W1.T)``,
-as in the LayerNorm of rows whose mean is much larger than their spread, ``u``'s error grows by that ratio.
-So does that of an eager program, which rounds what the norm reads to the same type.  In bfloat16 ``u`` has
-the range of float32; in float16 it might overflow where ``p`` does not, so there only exponentials, which are
-at most 1, are deferred.
-"""
+"""The first link of a chain, node by node, as what reads no reduction and affine forms of the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-from comfuse.generator.chain import ChainSpec, normalize_chain
 from comfuse.generator.errors import PlanError
 from comfuse.generator.ops import REDUCTIONS
-from comfuse.generator.passes import normalize
-from comfuse.generator.passes.graph import Graph, distinct, moved
+from comfuse.generator.passes.graph import Graph, moved
 from comfuse.generator.passes.infer import spaces
-from comfuse.generator.spec import DType, FusedSpec, Node, Operand, Output, Space
+from comfuse.generator.spec import FusedSpec, Node, Space
 
 
 @dataclass(frozen=True)
-class Deferred:
-    """A chain of two links whose first hands on more than the second GEMM's A.
-
-    Attributes:
-        links: of the first, output 0 is that A and the others are values a row, float32.  Operands of the
-            second are its own, then a COLUMN for each of those outputs, then a ROW for each of ``vectors``.
-        vectors: ROW or SCALAR nodes of the first link, as vectors c of its columns: the operand is c @ W1.T.
-        peak: the reduction of the first link that its output 0 reads: the largest value of the row, of which
-            a kernel takes the largest so far.  None: it reads none.
-    """
-
-    links: ChainSpec
-    vectors: tuple[int, ...] = ()
-    peak: int | None = None
-
-
-@lru_cache(maxsize=256)
-def defer(chain: ChainSpec) -> Deferred:
-    """A chain of two links with its middle reductions deferred; it means the same, but for rounding.
-
-    Raises:
-        SpecError: the chain is malformed.
-        PlanError: a reduction cannot be deferred; names the node that reads it, and says why.
-    """
-    chain = normalize_chain(chain)
-    first, last = chain.links
-    if not any(node.op in REDUCTIONS for node in first.nodes):
-        return Deferred(chain)
-    return _Deferral(first, last).result()
-
-
-def why_not(chain: ChainSpec) -> str | None:
-    """Why the middle reductions of a valid chain cannot be deferred; None: nothing is in the way."""
-    try:
-        defer(chain)
-    except PlanError as e:
-        return str(e)
-    return None
-
-
-@dataclass(frozen=True)
-class _Affine:
+class Affine:
     """``scale * tile`` and the sum of ``t * c``; a factor that is None is 1, a tile that is None 0.
 
     Numbers of nodes: ``tile`` and every ``c`` read no reduction but the peak, scale and every ``t`` are
@@ -99,43 +25,46 @@ class _Affine:
     terms: tuple[tuple[int | None, int], ...] = ()
 
 
-class _Deferral:
-    """Builds both links anew.  ``place`` has what is as it was, ``forms`` the tiles that read reductions."""
+class FirstLink:
+    """Builds a normalised link anew in ``graph``; ``form`` says what one of its values became.
 
-    def __init__(self, first: FusedSpec, last: FusedSpec) -> None:
-        self.first, self.last = first, last
-        self.spaces = spaces(first)
-        self.graph = Graph(first)
+    ``place`` has what is as it was, ``forms`` the tiles that read reductions.
+
+    Raises:
+        PlanError: a reduction cannot be deferred; names the node that reads it, and says why.
+    """
+
+    def __init__(self, spec: FusedSpec) -> None:
+        self.spec = spec
+        self.spaces = spaces(spec)
+        self.graph = Graph(spec)
         self.place: dict[int, int] = {}
-        self.forms: dict[int, _Affine] = {}
+        self.forms: dict[int, Affine] = {}
         self.late: set[int] = set()  # new nodes that read a reduction
         self.peak: int | None = None
-        late = _reads_reductions(first)
+        late = _reads_reductions(spec)
         self.has_exponentials = any(
-            node.op == "exp" and late[i] and self.spaces[i] is Space.TILE
-            for i, node in enumerate(first.nodes)
+            node.op == "exp" and late[i] and self.spaces[i] is Space.TILE for i, node in enumerate(spec.nodes)
         )
-
-    def result(self) -> Deferred:
-        for i, node in enumerate(self.first.nodes):
+        for i, node in enumerate(spec.nodes):
             self._take(i, node)
-        output = self.first.outputs[0]
-        if output.node not in self.forms:
-            tile, form = self.place[output.node], _Affine(self.place[output.node])
-        else:
-            form = self.forms[output.node]
-            if form.tile is None:
-                raise PlanError("no part of it is a tile without reductions", output.name)
-            tile = form.tile
-        self._check_range(form, output.name)
-        return self._links(replace(output, node=tile), form)
 
-    def _check_range(self, form: _Affine, name: str) -> None:
-        scaled = form.scale is not None or form.terms
-        if self.first.dtype is DType.FP16 and scaled and not self._reads_peak(form.tile):
-            raise PlanError("before it is scaled by its row it may be too large for fp16", name)
+    def form(self, i: int) -> Affine:
+        """Node ``i`` of the spec, in nodes of the graph."""
+        if i in self.forms:
+            return self.forms[i]
+        new, space = self.place[i], self.spaces[i]
+        if space is Space.TILE:
+            return Affine(new)
+        if space is Space.COLUMN:
+            return Affine(None, None, ((new, self.graph.const(1.0)),))
+        return Affine(None, None, ((None, new),))
 
-    # --- the first link ---
+    def reads_peak(self, tile: int | None) -> bool:
+        """Whether a tile of the graph is made of exponentials."""
+        return tile is not None and tile in self.late
+
+    # --- node by node ---
 
     def _take(self, i: int, node: Node) -> None:
         if node.op in REDUCTIONS:
@@ -180,7 +109,7 @@ class _Deferral:
         else:
             self._keep(i, self._new(node.op, self.place[x], name=node.name))
 
-    def _sum_of_late(self, node: Node, form: _Affine) -> int:
+    def _sum_of_late(self, node: Node, form: Affine) -> int:
         """The sum of a row, which is affine too."""
         if node.op != "row_sum":
             raise PlanError(f"{node.op} of a value that reads a reduction of the same row", node.name)
@@ -192,7 +121,7 @@ class _Deferral:
             value = self.graph.constant(c)
             if value is None:
                 raise PlanError("a sum of a value that a vector was added to behind a reduction", node.name)
-            count = self.graph.const(value * self.first.n)
+            count = self.graph.const(value * self.spec.n)
             parts.append(count if t is None else self._new("mul", t, count))
         result = parts[0]
         for part in parts[1:]:
@@ -200,13 +129,13 @@ class _Deferral:
         return result
 
     def _is_of_softmax(self, node: Node) -> bool:
-        return node.op == "field" and self.first.nodes[node.inputs[0]].op == "row_softmax"
+        return node.op == "field" and self.spec.nodes[node.inputs[0]].op == "row_softmax"
 
     def _softmax(self, i: int, node: Node) -> None:
         """A field of max and sum of exponentials, which are apart where exponentials are handed on."""
         softmax = node.inputs[0]
         x = self.place[softmax]
-        peak = self._new("row_max", x, name=f"{self.first.nodes[softmax].name}_max")
+        peak = self._new("row_max", x, name=f"{self.spec.nodes[softmax].name}_max")
         if node.field == "max":
             self._keep(i, peak)
             return
@@ -226,26 +155,13 @@ class _Deferral:
         difference = self._new("sub", x, peak, name=f"{self.graph.nodes[x].name}_shifted")
         return self._new("exp", difference, name=f"{self.graph.nodes[x].name}_exp")
 
-    def _reads_peak(self, node: int | None) -> bool:
-        return node is not None and node in self.late
-
     # --- tiles that read reductions ---
 
-    def _form(self, i: int) -> _Affine:
-        if i in self.forms:
-            return self.forms[i]
-        new, space = self.place[i], self.spaces[i]
-        if space is Space.TILE:
-            return _Affine(new)
-        if space is Space.COLUMN:
-            return _Affine(None, None, ((new, self.graph.const(1.0)),))
-        return _Affine(None, None, ((None, new),))
-
-    def _affine(self, node: Node) -> _Affine:
-        rules: dict[str, Callable[[Node], _Affine]] = {
-            "add": lambda n: self._sum(n, self._form(n.inputs[0]), self._form(n.inputs[1])),
-            "sub": lambda n: self._sum(n, self._form(n.inputs[0]), self._map("neg", self._form(n.inputs[1]))),
-            "neg": lambda n: self._map("neg", self._form(n.inputs[0])),
+    def _affine(self, node: Node) -> Affine:
+        rules: dict[str, Callable[[Node], Affine]] = {
+            "add": lambda n: self._sum(n, self.form(n.inputs[0]), self.form(n.inputs[1])),
+            "sub": lambda n: self._sum(n, self.form(n.inputs[0]), self._map("neg", self.form(n.inputs[1]))),
+            "neg": lambda n: self._map("neg", self.form(n.inputs[0])),
             "mul": self._product,
             "div": self._quotient,
             "where": self._choice,
@@ -259,14 +175,14 @@ class _Deferral:
             )
         return rules[node.op](node)
 
-    def _sum(self, node: Node, a: _Affine, b: _Affine) -> _Affine:
+    def _sum(self, node: Node, a: Affine, b: Affine) -> Affine:
         merged = self._merged((*a.terms, *b.terms))
         if a.tile is None or b.tile is None:
             tiles = a if b.tile is None else b
-            return _Affine(tiles.tile, tiles.scale, merged)
+            return Affine(tiles.tile, tiles.scale, merged)
         if a.scale != b.scale:
             raise PlanError("a sum of two tiles that are scaled differently by their row", node.name)
-        return _Affine(self._new("add", a.tile, b.tile, name=node.name), a.scale, merged)
+        return Affine(self._new("add", a.tile, b.tile, name=node.name), a.scale, merged)
 
     def _merged(self, terms: tuple[tuple[int | None, int], ...]) -> tuple[tuple[int | None, int], ...]:
         """One term for each vector."""
@@ -282,7 +198,7 @@ class _Deferral:
                 merged[c] = self._new("add", one if merged[c] is None else merged[c], one if t is None else t)
         return tuple((t, c) for c, t in merged.items())
 
-    def _map(self, op: str, form: _Affine, *more: int) -> _Affine:
+    def _map(self, op: str, form: Affine, *more: int) -> Affine:
         """Element by element, of tile and vectors: a function f with f(s * x) = s * f(x)."""
 
         def vector(c: int) -> int:
@@ -290,9 +206,9 @@ class _Deferral:
             return self._new(op, c, *more) if value is None or op != "neg" else self.graph.const(-value)
 
         tile = None if form.tile is None else self._new(op, form.tile, *more)
-        return _Affine(tile, form.scale, tuple((t, vector(c)) for t, c in form.terms))
+        return Affine(tile, form.scale, tuple((t, vector(c)) for t, c in form.terms))
 
-    def _product(self, node: Node) -> _Affine:
+    def _product(self, node: Node) -> Affine:
         a, b = node.inputs
         if b in self.forms:
             a, b = b, a
@@ -300,15 +216,15 @@ class _Deferral:
             raise PlanError("a product of two values that read reductions of their row", node.name)
         if a not in self.forms and self.spaces[a] is Space.COLUMN:
             a, b = b, a  # a tile or a vector, times a value a row
-        return self._scaled(node, self._form(a), b)
+        return self._scaled(node, self.form(a), b)
 
-    def _quotient(self, node: Node) -> _Affine:
+    def _quotient(self, node: Node) -> Affine:
         a, b = node.inputs
         if b in self.forms:
             raise PlanError("a division by a value that reads a reduction of its row", node.name)
-        return self._scaled(node, self._form(a), b)
+        return self._scaled(node, self.form(a), b)
 
-    def _scaled(self, node: Node, form: _Affine, by: int) -> _Affine:
+    def _scaled(self, node: Node, form: Affine, by: int) -> Affine:
         """Times (or over, as the node says) something that is no affine form itself."""
         factor, space = self.place[by], self.spaces[by]
         one = self.graph.const(1.0)
@@ -322,7 +238,7 @@ class _Deferral:
 
         if space is Space.COLUMN:
             scale = None if form.tile is None else scaled(form.scale)
-            return _Affine(form.tile, scale, tuple((scaled(t), c) for t, c in form.terms))
+            return Affine(form.tile, scale, tuple((scaled(t), c) for t, c in form.terms))
         if space is Space.SCALAR:  # constants stay constants, so that an exponential can tell a shift
             is_shift = {x: x[0] is not None and self.graph.constant(x[1]) is not None for x in form.terms}
             rest = replace(form, terms=tuple(x for x in form.terms if not is_shift[x]))
@@ -333,14 +249,14 @@ class _Deferral:
             return self._map(node.op, form, factor)
         if form.tile is None and len(form.terms) == 1:
             ((t, c),) = form.terms
-            return _Affine(self._new(node.op, c, factor), t)
+            return Affine(self._new(node.op, c, factor), t)
         raise PlanError("a tile times a value that a value a row was added to", node.name)
 
-    def _choice(self, node: Node) -> _Affine:
+    def _choice(self, node: Node) -> Affine:
         """``where`` of one such value and zero."""
         condition, a, b = node.inputs
         chosen, other = (a, b) if a in self.forms else (b, a)
-        nodes = self.first.nodes
+        nodes = self.spec.nodes
         if chosen not in self.forms or condition in self.forms or nodes[other].value != 0.0:
             raise PlanError("a choice that reads a reduction of its row, other than of zero", node.name)
         form, zero = self.forms[chosen], self.graph.const(0.0)
@@ -352,20 +268,20 @@ class _Deferral:
         if self.spaces[condition] is Space.COLUMN:
             one = self.graph.const(1.0)
             scale = None if form.tile is None else choose(one if form.scale is None else form.scale)
-            return _Affine(
+            return Affine(
                 form.tile, scale, tuple((choose(one if t is None else t), c) for t, c in form.terms)
             )
         if (self.spaces[condition] is Space.TILE and form.terms) or where in self.late:
             raise PlanError("a choice, element by element, of a value shifted by its row", node.name)
         tile = None if form.tile is None else choose(form.tile)
-        return _Affine(tile, form.scale, tuple((t, choose(c)) for t, c in form.terms))
+        return Affine(tile, form.scale, tuple((t, choose(c)) for t, c in form.terms))
 
-    def _exp(self, node: Node) -> _Affine:
-        form = self._form(node.inputs[0])
+    def _exp(self, node: Node) -> Affine:
+        form = self.form(node.inputs[0])
         shifts = [t for t, c in form.terms if self.graph.constant(c) == 1.0]
         minus = [t for t, c in form.terms if self.graph.constant(c) == -1.0]
         known = len(shifts) + len(minus) == len(form.terms)
-        if form.tile is None or self._reads_peak(form.tile) or form.scale in self.late or not known:
+        if form.tile is None or self.reads_peak(form.tile) or form.scale in self.late or not known:
             raise PlanError("an exponential of a value that is more than shifted by its row", node.name)
         x = form.tile if form.scale is None else self._new("mul", form.tile, form.scale)
         tile = self._exponential(x, node.name)
@@ -374,55 +290,7 @@ class _Deferral:
         for op, row_values in (("add", shifts), ("sub", minus)):
             for t in row_values:
                 exponent = self._new(op, exponent, one if t is None else t)
-        return _Affine(tile, self._new("exp", exponent, name=f"{node.name}_scale"))
-
-    # --- both links, of what has been built ---
-
-    def _links(self, handed: Output, form: _Affine) -> Deferred:
-        taken = {operand.name for operand in self.last.operands}
-        columns = list(dict.fromkeys(x for x in (form.scale, *(t for t, _ in form.terms)) if x is not None))
-        vectors = [c for _, c in form.terms]
-        names = [distinct(f"{handed.name}_{self.graph.nodes[x].name}", taken) for x in (*columns, *vectors)]
-        outputs = [Output(name, x, DType.FP32) for name, x in zip(names, (*columns, *vectors), strict=True)]
-        built = self.graph.spec((handed, *outputs))
-        first = replace(built, outputs=built.outputs[: 1 + len(columns)])
-        peaks = [i for i, x in enumerate(built.nodes) if self._is_peak(built, i, x)]
-        last = self._behind(form, columns, vectors, names)
-        return Deferred(
-            ChainSpec((first, last)),
-            tuple(o.node for o in built.outputs[1 + len(columns) :]),
-            peaks[0] if peaks else None,
-        )
-
-    def _is_peak(self, built: FusedSpec, i: int, node: Node) -> bool:
-        """Whether a maximum is what a tile is shifted by."""
-        return node.op == "row_max" and any(
-            i in reader.inputs and spaces(built)[r] is Space.TILE for r, reader in enumerate(built.nodes)
-        )
-
-    def _behind(self, form: _Affine, columns: list[int], vectors: list[int], names: list[str]) -> FusedSpec:
-        """The second link, which reads ``scale * acc + t * v + ...`` where it read its GEMM."""
-        handed = [Space.COLUMN] * len(columns) + [Space.ROW] * len(vectors)
-        operands = tuple(Operand(name, space) for name, space in zip(names, handed, strict=True))
-        spec = replace(self.last, operands=(*self.last.operands, *operands))
-        graph, place = Graph(spec), list[int]()
-        first_of_ours = len(self.last.operands)
-
-        def load(position: int) -> int:
-            return graph.add(Node(names[position], "load", operand=first_of_ours + position))
-
-        for node in self.last.nodes:
-            new = graph.add(moved(node, place))
-            if node.op == "gemm":
-                if form.scale is not None:
-                    new = graph.op("scaled", "mul", new, load(columns.index(form.scale)))
-                for position, (t, _) in enumerate(form.terms):
-                    term = load(len(columns) + position)
-                    if t is not None:
-                        term = graph.op(f"shift{position}", "mul", term, load(columns.index(t)))
-                    new = graph.op(f"shifted{position}", "add", new, term)
-            place.append(new)
-        return normalize(graph.spec(tuple(replace(o, node=place[o.node]) for o in self.last.outputs)))
+        return Affine(tile, self._new("exp", exponent, name=f"{node.name}_scale"))
 
 
 def _reads_reductions(spec: FusedSpec) -> list[bool]:
