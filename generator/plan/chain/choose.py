@@ -90,9 +90,8 @@ def chain_candidates(
     if m is not None and m < 1:
         raise PlanError(f"m must be at least 1, got {m}")
     chain = normalize_chain(chain)
-    for check in constraints.CHAIN_CONSTRAINTS:
-        if (reason := check(chain)) is not None:
-            raise PlanError(reason)
+    if (reason := constraints.unsupported(chain)) is not None:
+        raise PlanError(reason)
     rows = m or LARGE_M
     apart = cost.apart_us(chain, gpu, rows)
     deferred = defer(chain)

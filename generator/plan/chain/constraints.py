@@ -177,7 +177,10 @@ def shared_memory_fits(c: Candidate) -> str | None:
 
 
 def registers_fit(c: Candidate) -> str | None:
-    needed, limit = registers.held(c.chain, c.middle, c.program, c.shape), registers.most_held(c.shape)
+    needed, limit = (
+        registers.held(c.chain, c.middle, c.program, c.shape),
+        registers.most_held(c.middle, c.shape),
+    )
     if needed <= limit:
         return None
     return f"GEMMs and programs hold {needed} registers a thread, at most {limit} are possible"
@@ -209,3 +212,8 @@ SHAPE_CONSTRAINTS: tuple[ShapeConstraint, ...] = (
     shared_memory_fits,
     registers_fit,
 )
+
+
+def unsupported(chain: ChainSpec) -> str | None:
+    """Why no kernel can run a normalised chain, whatever its shape; None where some might."""
+    return next((reason for check in CHAIN_CONSTRAINTS if (reason := check(chain)) is not None), None)

@@ -16,6 +16,8 @@ from comfuse.generator.plan.registers import beside
 # By warpgroups and buffers; above these, ptxas spilled or serialised the wgmmas of some chains.
 _MOST_HELD = {(2, 1): 208, (2, 2): 192, (3, 1): 128, (3, 2): 128}
 
+_SECOND_SWEEP = 16
+
 
 def held(chain: ChainSpec, middle: PhaseProgram, program: PhaseProgram, shape: ChainShape) -> int:
     """What the GEMMs hold: the second's result, the first's, one packed as the second's A, rows of X.
@@ -34,5 +36,8 @@ def held(chain: ChainSpec, middle: PhaseProgram, program: PhaseProgram, shape: C
     return results + packed + rows + values + 2 * states + beside(program, outer_tile(last.n))
 
 
-def most_held(shape: ChainShape) -> int:
-    return _MOST_HELD[shape.warpgroups, shape.buffers]
+def most_held(middle: PhaseProgram, shape: ChainShape) -> int:
+    limit = _MOST_HELD[shape.warpgroups, shape.buffers]
+    # A middle that sweeps twice over a block holds more of it at once than is counted.
+    sweeps_twice = len(middle.phases) > 1 and (shape.warpgroups, shape.buffers) == (3, 2)
+    return limit - _SECOND_SWEEP if sweeps_twice else limit
