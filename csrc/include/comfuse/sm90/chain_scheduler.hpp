@@ -7,13 +7,6 @@
 
 namespace comfuse::sm90 {
 
-// Read anew each time: it need not stay in a register.
-CF_DEVICE int grid_size() {
-  int size;
-  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(size));
-  return size;
-}
-
 // Warpgroup w of CTA b takes the tiles b, b + G, ... of G CTAs, whose number modulo the warpgroups is w.
 template <int Warpgroups, bool Batched>
 struct ChainScheduler {

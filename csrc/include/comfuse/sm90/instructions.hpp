@@ -24,6 +24,13 @@ CF_DEVICE int lane_id() { return threadIdx.x & 31; }
 CF_DEVICE int warp_id() { return __shfl_sync(kFullWarp, int(threadIdx.x) / 32, 0); }
 CF_DEVICE uint32_t uniform(uint32_t x) { return __shfl_sync(kFullWarp, x, 0); }
 
+// Read anew each time: it need not stay in a register.
+CF_DEVICE int grid_size() {
+  int size;
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(size));
+  return size;
+}
+
 // Ends the kernel with an illegal-address error, which the host sees at its next call.  Not `trap`:
 // wherever one is reachable, ptxas keeps the consumer warpgroups to the 168 registers a thread starts
 // with, whatever setmaxnreg says, and spills.

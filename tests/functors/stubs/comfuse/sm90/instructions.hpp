@@ -25,6 +25,9 @@ struct uint2 {
 struct uint4 {
   uint32_t x, y, z, w;
 };
+inline struct BlockIndex {
+  int x;
+} blockIdx;
 
 namespace comfuse {
 struct bf16 {  // for its size
@@ -39,6 +42,8 @@ inline bf16 from_float<bf16>(float x) {
 namespace sm90 {
 constexpr unsigned kFullWarp = 0xffffffffu;
 inline thread_local int lane = 0;
+inline int grid = 1;
+inline int grid_size() { return grid; }
 inline int lane_id() { return lane; }
 }  // namespace sm90
 }  // namespace comfuse
