@@ -185,18 +185,18 @@ class FirstLink:
         return Affine(self._new("add", a.tile, b.tile, name=node.name), a.scale, merged)
 
     def _merged(self, terms: tuple[tuple[int | None, int], ...]) -> tuple[tuple[int | None, int], ...]:
-        """One term for each vector."""
-        merged: dict[int, int | None] = {}
+        """One term for each vector, if it is multiplied by something."""
+        merged: list[tuple[int | None, int]] = []
+        one = self.graph.const(1.0)
         for t, c in terms:
-            if c not in merged:
-                merged[c] = t
-            elif t is None and merged[c] is None:
-                del merged[c]
-                merged[self._new("add", c, c)] = None
+            place = next((i for i, (_, before) in enumerate(merged) if before == c), None)
+            before = None if place is None else merged[place][0]
+            if place is None or (t is None and before is None):
+                merged.append((t, c))
             else:
-                one = self.graph.const(1.0)
-                merged[c] = self._new("add", one if merged[c] is None else merged[c], one if t is None else t)
-        return tuple((t, c) for c, t in merged.items())
+                total = self._new("add", one if before is None else before, one if t is None else t)
+                merged[place] = (total, c)
+        return tuple(merged)
 
     def _map(self, op: str, form: Affine, *more: int) -> Affine:
         """Element by element, of tile and vectors: a function f with f(s * x) = s * f(x)."""

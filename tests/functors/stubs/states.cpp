@@ -1,9 +1,8 @@
 // Reduces two rows as the middle of a chain does: the four threads of a quad, block by block.
-#include "barrier_of_four.hpp"
-
-#include "comfuse/sm90/chain_states.hpp"
-
 #include <thread>
+
+#include "barrier_of_four.hpp"
+#include "comfuse/sm90/chain_states.hpp"
 
 namespace cf = comfuse;
 using namespace cf::sm90;
@@ -69,11 +68,11 @@ void run_lane(int q, float const* x, float const* weights, float* results) {
 
 // x: two rows of H.  Results, lane by lane: maximum, mean, variance, sum of exponentials of the row that the
 // lane owns; its part of both rows' sums of exponential times weight.
-#define MIDDLE(H)                                                                         \
-  extern "C" void middle_##H(float const* x, float const* weights, float* results) {      \
-    std::thread lanes[4];                                                                 \
+#define MIDDLE(H)                                                                            \
+  extern "C" void middle_##H(float const* x, float const* weights, float* results) {         \
+    std::thread lanes[4];                                                                    \
     for (int q = 0; q < 4; ++q) lanes[q] = std::thread(run_lane<H>, q, x, weights, results); \
-    for (auto& one : lanes) one.join();                                                   \
+    for (auto& one : lanes) one.join();                                                      \
   }
 MIDDLE(8)
 MIDDLE(40)

@@ -144,8 +144,9 @@ struct FusedChain {
         if (warp < kWarpgroups)
           produce_rows(params, shared_of(memory, warp), warp);
         else if (warp == 3)
-          Factors::load_weights(params.factors, weights, scheduler(params, 0).rounds(),
-                                [&](int round) { return scheduler(params, 0).batch_of(round); });
+          Factors::load_weights(params.factors, weights, rounds(params, 0), [&](int round) {
+            return Scheduler::batch_of(params.blocks_of_batch, round);
+          });
       }
     } else {
       cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
@@ -175,6 +176,9 @@ struct FusedChain {
   }
   CF_DEVICE static uint8_t* outer_vectors(uint8_t* memory, int warpgroup) {
     return memory + kOuterOffset + (kOuterBuffers > 1 ? warpgroup * kOuterBytes : 0);
+  }
+  CF_DEVICE static int rounds(Params const& params, int warpgroup) {
+    return Scheduler::rounds(params.row_blocks, params.blocks_of_batch, warpgroup);
   }
   CF_DEVICE static Scheduler scheduler(Params const& params, int warpgroup) {
     return {params.row_blocks, params.blocks_of_batch, warpgroup};
@@ -224,8 +228,8 @@ struct FusedChain {
     }
   }
   template <class Position, class Leaf>
-  CF_DEVICE static void produce_slot(Params const& params, Shared const& shared, Item const& item,
-                                     int column, Position& position, Leaf) {
+  CF_DEVICE static void produce_slot(Params const& params, Shared const& shared, Item const& item, int column,
+                                     Position& position, Leaf) {
     constexpr int kMap = index_among<IsTile, Leaf>(OperandList{});
     constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     wait(shared.ring.empty[position.slot], position.phase ^ 1);
@@ -312,8 +316,7 @@ struct FusedChain {
     }
     // The others' blocks wait for this warpgroup too.  (Its number anew: no register keeps it till here.)
     if constexpr (Factors::kStreamedBlocks > 0 && !kBatched)
-      for (int i = scheduler(params, int(threadIdx.x) / kWarpgroup - 1).rounds();
-           i < scheduler(params, 0).rounds(); ++i)
+      for (int i = rounds(params, int(threadIdx.x) / kWarpgroup - 1); i < rounds(params, 0); ++i)
         weights.skip_tile();
   }
 };

@@ -16,8 +16,8 @@ struct FactorMaps<FusedChain<Parts...>> {
   static bool encode(typename Kernel::Params& params, CfArgs const& args) {
     auto& maps = params.factors;
     constexpr bool kBatched = Kernel::kBatched;
-    bool ok = encode_factor<T, false, kBatched>(&maps.rows, args.a, args.batches, args.m, args.k,
-                                                Kernel::TileM);
+    bool ok =
+        encode_factor<T, false, kBatched>(&maps.rows, args.a, args.batches, args.m, args.k, Kernel::TileM);
     for (int p = 0; p < Factors::kProducts; ++p)
       ok = ok && encode_factor<T, false, kBatched>(&maps.first[p], args.b[p], args.batches, Factors::H,
                                                    args.k, Factors::kBlock);

@@ -244,9 +244,8 @@ class ChainMainloop {
 #pragma unroll
     for (int step = 0; step < kStepsOfBlock; ++step)
       wgmma<T, TileN, Factors::kMNMajorSecond>(
-          passed_ + 4 * step,
-          wgmma_descriptor<MajorSecond>(b + step * SharedLayout<MajorSecond>::kStep), outer,
-          block > 0 || step > 0);
+          passed_ + 4 * step, wgmma_descriptor<MajorSecond>(b + step * SharedLayout<MajorSecond>::kStep),
+          outer, block > 0 || step > 0);
     cute::warpgroup_commit_batch();
   }
   // `kFirsts`: GEMMs 0 begun since.

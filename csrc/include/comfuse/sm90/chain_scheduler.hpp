@@ -28,12 +28,12 @@ struct ChainScheduler {
   CF_DEVICE static constexpr bool idle() { return false; }
   CF_DEVICE Item item() const { return {next}; }
   CF_DEVICE void advance() { next += Warpgroups * grid_size(); }
-  // How many tiles a warpgroup has that has had none yet: the first one as many as any.
-  CF_DEVICE int rounds() const {
-    int const lap = Warpgroups * grid_size();
-    return (row_blocks - next + lap - 1) / lap;
+  // How many tiles a warpgroup has: the first one as many as any.
+  CF_DEVICE static int rounds(int row_blocks, Divisor const&, int warpgroup) {
+    int const size = grid_size(), lap = Warpgroups * size, first = warpgroup * size + blockIdx.x;
+    return (row_blocks - first + lap - 1) / lap;
   }
-  CF_DEVICE static constexpr int batch_of(int) { return 0; }
+  CF_DEVICE static constexpr int batch_of(Divisor const&, int /*round*/) { return 0; }
 };
 
 // A round is `Warpgroups` neighbouring tiles of one batch, whose weights they share; behind the batch's last
@@ -66,11 +66,18 @@ struct ChainScheduler<Warpgroups, true> {
     return {batch * blocks_of_batch + block, batch, block};
   }
   CF_DEVICE void advance() { next += grid_size(); }
-  CF_DEVICE int rounds() const { return (all_rounds() - next + grid_size() - 1) / grid_size(); }
-  CF_DEVICE int batch_of(int round) const { return (next + round * grid_size()) / rounds_of_batch(); }
+  CF_DEVICE static int rounds(int row_blocks, Divisor const& blocks_of_batch, int warpgroup) {
+    ChainScheduler const tiles(row_blocks, blocks_of_batch, warpgroup);
+    return (tiles.all_rounds() - tiles.next + grid_size() - 1) / grid_size();
+  }
+  CF_DEVICE static int batch_of(Divisor const& blocks_of_batch, int round) {
+    int const next = blockIdx.x + round * grid_size();
+    return next / rounds_of(int(blocks_of_batch.value));
+  }
 
  private:
-  CF_DEVICE int rounds_of_batch() const { return (blocks_of_batch + Warpgroups - 1) / Warpgroups; }
+  CF_DEVICE static int rounds_of(int blocks) { return (blocks + Warpgroups - 1) / Warpgroups; }
+  CF_DEVICE int rounds_of_batch() const { return rounds_of(blocks_of_batch); }
   CF_DEVICE int all_rounds() const { return row_blocks / blocks_of_batch * rounds_of_batch(); }
 };
 

@@ -139,7 +139,7 @@ CF_DEVICE void wgmma(uint64_t a, uint64_t b, float (&d)[N / 2], bool accumulate)
 // The same with A in registers, four words a thread (ldmatrix.x4 loads them).
 template <class T, int N, cute::SM90::GMMA::Major MajorB>
 struct WgmmaOfRegisters;
-#define CF_WGMMA(T, N, NAME)                                              \
+#define CF_WGMMA(T, N, NAME)                                               \
   template <cute::SM90::GMMA::Major MajorB>                                \
   struct WgmmaOfRegisters<T, N, MajorB> {                                  \
     using Op = cute::SM90::GMMA::NAME<cute::SM90::GMMA::Major::K, MajorB>; \
