@@ -10,14 +10,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from comfuse.generator.chain import ChainSpec
+from comfuse.generator.chain import ChainSpec, normalize_chain
 from comfuse.generator.deferral import defer, why_not
 from comfuse.generator.emit.chain import emit_chain
 from comfuse.generator.errors import PlanError
 from comfuse.generator.interpret import interpret_chain, interpret_deferred
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.passes.verify import verify
-from comfuse.generator.plan.chain import chain_candidates, force_chain
+from comfuse.generator.plan.chain import chain_candidates, force_chain, unsupported
 from comfuse.generator.plan.chain.middle import split_middle
 from comfuse.generator.spec import DType, Space
 
@@ -75,7 +75,9 @@ def test_a_chain_without_reductions_is_left_alone(name: str) -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_every_norm_is_deferred(norm: str) -> None:
-    assert why_not(chain_of(NORMS[norm])) is None
+    chain = chain_of(NORMS[norm])
+    assert why_not(chain) is None
+    assert unsupported(normalize_chain(chain)) is None
 
 
 def after(norm: str, op: Callable[[Middle, int], int]) -> ChainSpec:
@@ -138,6 +140,7 @@ REFUSED: dict[str, tuple[ChainSpec, str]] = {
 def test_what_cannot_be_deferred_is_refused_with_a_reason(name: str) -> None:
     chain, reason = REFUSED[name]
     assert reason in str(why_not(chain))
+    assert reason in str(unsupported(normalize_chain(chain)))
     with pytest.raises(PlanError, match=re.escape(reason)):
         chain_candidates(chain)
 
