@@ -4,7 +4,7 @@
 #   bench/on_gpu.sh                          all stages
 #   bench/on_gpu.sh build tests plain        some of them, in this order
 #
-# Stages: build tests chains random sanitizer plain overhead bench rmsnorm graphs build-models models b2b
+# Stages: build tests chains random sanitizer plain overhead bench rmsnorm graphs build-models models b2b attention
 # Environment:
 #   OUT              results and logs go here (default: bench/results)
 #   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
@@ -18,7 +18,7 @@ cd "$(dirname "$0")/.."
 
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=(build tests random sanitizer plain overhead bench graphs models)
-known=" build tests chains random sanitizer plain overhead bench rmsnorm graphs build-models models b2b "
+known=" build tests chains random sanitizer plain overhead bench rmsnorm graphs build-models models b2b attention "
 for s in "${stages[@]}"; do
   [[ $known == *" $s "* ]] || { echo "no stage '$s'; there are:$known" >&2 && exit 2; }
 done
@@ -106,6 +106,8 @@ run_stage() {
       ${GRAPHS_ARGS:-} ;;
     # shellcheck disable=SC2086
     b2b) COMFUSE_CHAINS=1 stage b2b 400 python3 -m bench b2b --processes 1 --output "$out" ${B2B_ARGS:-} ;;
+    # shellcheck disable=SC2086
+    attention) stage attention 300 python3 -m bench.attention --output "$out" ${ATTENTION_ARGS:-} ;;
     # shellcheck disable=SC2086
     rmsnorm) stage rmsnorm 500 python3 -m bench rmsnorm --processes 1 --output "$out" ${RMSNORM_ARGS:-} ;;
     # Tuning takes Inductor minutes: the budget ends the run between two workloads.
