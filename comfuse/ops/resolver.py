@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from comfuse import errors, fallbacks, library, settings
+from comfuse import calibration, errors, fallbacks, library, settings
 from comfuse.build import build
 from comfuse.errors import ComFuseError, JitDisabledError, PlanError, ToolchainError
 from comfuse.generator.chain import ChainSpec
-from comfuse.generator.plan import GPUS, plan
+from comfuse.generator.plan import GPUS, Gpu, plan
 from comfuse.generator.plan.chain import plan_chain
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import LoadedKernel, lookup
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "M_CLASSES",
+    "calibrated_gpu",
     "classes_of",
     "m_class",
     "planner_gpu",
@@ -43,8 +44,8 @@ __all__ = [
 _UNPROVEN = "kernels of two GEMMs back to back have not run on a GPU yet; COMFUSE_CHAINS=1 runs them"
 _LOCK = threading.RLock()
 _PENDING = threading.local()  # the exception behind the message that C++ is carrying
-# Why a spec is not fused, by (spec, class of rows, device), and the environment that this depends on.
-_REFUSED: dict[tuple[str, int | None, int], tuple[str, tuple[str | None, ...]]] = {}
+# Why a spec is not fused, by (spec, class of rows, device), and the GPU and environment that this depends on.
+_REFUSED: dict[tuple[str, int | None, int], tuple[str, tuple[Gpu | str | None, ...]]] = {}
 _ENVIRONMENT = (
     "COMFUSE_CHAINS", "COMFUSE_JIT", "COMFUSE_LIBRARY", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR",
     "CUDA_HOME", "CUDA_PATH", "PATH",
@@ -76,7 +77,7 @@ def _resolve(spec: str, rows: int, device: int) -> int:
     if rows == 0:
         return 0
     key = (spec, m_class(rows, classes_of(spec, device)), device)
-    environment = tuple(os.environ.get(name) for name in _ENVIRONMENT)
+    environment = (calibrated_gpu(device), *(os.environ.get(name) for name in _ENVIRONMENT))
     why, when = _REFUSED.get(key, ("", ()))
     if not why or when != environment:
         why = _register(*key)
@@ -101,7 +102,7 @@ def _register(spec: str, hint: int | None, device: int) -> str:
         native.register(spec, kernel, *served(hint, classes))
         return ""
     try:
-        source = _source(programs.parse(spec).spec, planner_gpu(device), hint)
+        source = _source(programs.parse(spec).spec, calibrated_gpu(device), hint)
     except PlanError as e:
         return str(e)
     try:
@@ -134,7 +135,7 @@ def _why_no_library(spec: str, hint: int | None, device: int) -> list[str]:
     return [f"kernel library {folder}: {reason}" for folder, reason in answers]
 
 
-def _source(spec: FusedSpec | ChainSpec, gpu: str, rows: int | None) -> KernelSource:
+def _source(spec: FusedSpec | ChainSpec, gpu: Gpu, rows: int | None) -> KernelSource:
     from comfuse.generator.emit import emit, emit_chain  # the template engine waits for the first build
 
     if isinstance(spec, ChainSpec):
@@ -161,6 +162,11 @@ def planner_gpu(device: int) -> str:
     known = next((k for k in GPUS if k in properties.name.lower()), next(iter(GPUS)))
     count = properties.multi_processor_count
     return known if count == GPUS[known].processors else f"{known}:{count}"
+
+
+def calibrated_gpu(device: int) -> Gpu:
+    """The GPU as it is planned for: with what was measured of it (:mod:`comfuse.calibration`)."""
+    return calibration.gpu(planner_gpu(device))
 
 
 def reason(spec: str, a: Tensor) -> str:
