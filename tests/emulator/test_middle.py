@@ -55,9 +55,8 @@ def test_attention_of_batches(tmp_path: Path, include: Path) -> None:
         )
         bias, y = torch.randn(m, h, generator=generator), torch.full((batch, m, n), torch.nan).bfloat16()
         kernel.configure(seed, PROCESSORS)
-        launch, workspace, arguments = raw_launch(
-            kernel.kernel, chain, q, [k, v.mT.contiguous()], [bias], [y], [d**-0.5]
-        )
+        factors = [k, v.mT.contiguous()]
+        launch, workspace, arguments = raw_launch(kernel.kernel, chain, q, factors, [bias], [y], [d**-0.5])
         assert launch(ctypes.byref(arguments), workspace.data_ptr(), None) == 0, kernel.error
         exact = (q.double() @ k.double().mT * d**-0.5 + bias.double()).softmax(-1) @ v.double()
         assert (y.double() - exact).norm() <= 4e-3 * exact.norm()
