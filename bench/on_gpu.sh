@@ -4,7 +4,7 @@
 #   bench/on_gpu.sh                          all stages
 #   bench/on_gpu.sh build tests plain        some of them, in this order
 #
-# Stages: build tests chains random sanitizer plain overhead bench tune rmsnorm graphs build-models models b2b profile
+# Stages: build tests chains random sanitizer plain overhead bench tune rmsnorm graphs build-models models b2b attention profile
 # Environment:
 #   OUT              results and logs go here (default: bench/results)
 #   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
@@ -19,7 +19,7 @@ cd "$(dirname "$0")/.."
 
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=(build tests random sanitizer plain overhead bench graphs models)
-known=" build tests chains random sanitizer plain overhead bench tune rmsnorm graphs build-models models b2b profile "
+known=" build tests chains random sanitizer plain overhead bench tune rmsnorm graphs build-models models b2b attention profile "
 for s in "${stages[@]}"; do
   [[ $known == *" $s "* ]] || { echo "no stage '$s'; there are:$known" >&2 && exit 2; }
 done
@@ -77,12 +77,12 @@ run_stage() {
     tests)
       # shellcheck disable=SC2086
       stage tests 300 "${pytest[@]}" tests/gpu --ignore=tests/gpu/test_random_programs.py \
-        --ignore=tests/gpu/test_chain.py ${TEST_ARGS:-}
+        --ignore=tests/gpu/test_chain.py --ignore=tests/gpu/test_attention.py ${TEST_ARGS:-}
       ;;
     chains) # by themselves: these kernels have not run yet; the smallest ones first, and no others if one fails
       # shellcheck disable=SC2086
       stage chains-smallest 90 python3 -m pytest -m gpu -q --tb=short -x tests/gpu/test_chain.py -k test_one_tile &&
-        stage chains 150 "${pytest[@]}" tests/gpu/test_chain.py ${CHAINS_ARGS:-}
+        stage chains 150 "${pytest[@]}" tests/gpu/test_chain.py tests/gpu/test_attention.py ${CHAINS_ARGS:-}
       ;;
     random)
       # shellcheck disable=SC2086
@@ -113,6 +113,8 @@ run_stage() {
       ${GRAPHS_ARGS:-} ;;
     # shellcheck disable=SC2086
     b2b) COMFUSE_CHAINS=1 stage b2b 400 python3 -m bench b2b --processes 1 --output "$out" ${B2B_ARGS:-} ;;
+    # shellcheck disable=SC2086
+    attention) stage attention 300 python3 -m bench.attention --output "$out" ${ATTENTION_ARGS:-} ;;
     # shellcheck disable=SC2086
     rmsnorm) stage rmsnorm 500 python3 -m bench rmsnorm --processes 1 --output "$out" ${RMSNORM_ARGS:-} ;;
     profile) # the counters that the notes ask for

@@ -71,9 +71,14 @@ def phases_text(plan: KernelPlan | ChainPlan) -> list[str]:
     """
     lines = []
     if isinstance(plan, ChainPlan):
-        (middle,) = plan.middle.phases
+        middle = plan.middle
         lines.append(f"  between the GEMMs  {middle.cost:.0f} issue slots an element")
-        lines += [f"     {line}" for line in _phase(plan.middle.spec, middle, "hands on")]
+        for phase in middle.phases:
+            lines += [f"     {line}" for line in _phase(middle.spec, phase, "hands on")]
+        if middle.row_tail is not None:
+            lines.append(
+                f"     behind the last columns hands on {_outputs(middle.spec, middle.row_tail.stores)}"
+            )
     for number, phase in enumerate(plan.program.phases):
         lines.append(f"  {number}  {phase.cost:.0f} issue slots an element")
         lines += [f"     {line}" for line in _phase(plan.program.spec, phase)]

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from comfuse.generator.chain import ChainSpec
+from comfuse.generator.deferral import Deferred
 from comfuse.generator.ops import AXES, ELEMENTWISE, REDUCTIONS, Reduction
 from comfuse.generator.ops.ieee import to_bf16, to_fp16
 from comfuse.generator.passes.infer import spaces
@@ -88,6 +89,8 @@ def interpret_chain(
     gemm: Matrix | Sequence[Matrix],
     factors: Sequence[Matrix],
     operands: Sequence[Value],
+    *,
+    round_middle: bool = True,
 ) -> list[Value]:
     """The outputs of a chain.
 
@@ -96,6 +99,7 @@ def interpret_chain(
         gemm: the result of the first link's GEMM, as :func:`interpret` takes it.
         factors: B of each later link, N rows of K.
         operands: of all links, link by link.
+        round_middle: round what one link hands to the next to the factors' element type, as a kernel does.
 
     Returns:
         The outputs of the last link, as of :func:`interpret`.
@@ -104,17 +108,49 @@ def interpret_chain(
     outputs: list[Value] = []
     for number, link in enumerate(chain.links):
         if number > 0:
-            gemm = _times(cast(Matrix, outputs[0]), factors[number - 1], link.dtype)
+            gemm = _times(cast(Matrix, outputs[0]), factors[number - 1], link.dtype if round_middle else None)
         own, rest = rest[: len(link.operands)], rest[len(link.operands) :]
         outputs = interpret(link, gemm, own)
     return outputs
 
 
-def _times(a: Matrix, b: Matrix, dtype: DType) -> Matrix:
-    """``a @ b.T``, where ``a`` is rounded to the factors' element type first."""
-    to_element = {DType.BF16: to_bf16, DType.FP16: to_fp16}[dtype]
-    rounded = [[to_element(x) for x in row] for row in a]
-    return [[sum(x * y for x, y in zip(row, column, strict=True)) for column in b] for row in rounded]
+def interpret_deferred(
+    deferred: Deferred,
+    gemm: Matrix | Sequence[Matrix],
+    factor: Matrix,
+    operands: Sequence[Value],
+    *,
+    round_middle: bool = True,
+) -> list[Value]:
+    """The outputs of a chain whose middle reductions are deferred.
+
+    Args:
+        gemm, operands, round_middle: as :func:`interpret_chain` takes them.
+        factor: B of the second link.
+
+    Returns:
+        The outputs of the last link, as of :func:`interpret`.
+    """
+    first, last = deferred.links.links
+    own, rest = operands[: len(first.operands)], operands[len(first.operands) :]
+    values = _Values(first, _products(first, gemm), own)
+    for i in range(len(first.nodes)):
+        values.evaluate(i)
+    tile, *columns = [values[o.node] for o in first.outputs]
+    vectors = [
+        [sum(values.element(c, 0, h) * x for h, x in enumerate(row)) for row in factor]
+        for c in deferred.vectors
+    ]
+    product = _times(cast(Matrix, tile), factor, first.dtype if round_middle else None)
+    return interpret(last, product, [*rest, *columns, *vectors])
+
+
+def _times(a: Matrix, b: Matrix, dtype: DType | None) -> Matrix:
+    """``a @ b.T``, where ``a`` is rounded first, to the factors' element type, or not at all."""
+    if dtype is not None:
+        to_element = {DType.BF16: to_bf16, DType.FP16: to_fp16}[dtype]
+        a = [[to_element(x) for x in row] for row in a]
+    return [[sum(x * y for x, y in zip(row, column, strict=True)) for column in b] for row in a]
 
 
 def _products(spec: FusedSpec, gemm: Matrix | Sequence[Matrix]) -> list[Matrix]:
@@ -180,7 +216,7 @@ class _Values:
         function = ELEMENTWISE[node.op].evaluate
         return self._over(
             self.spaces[i],
-            lambda m, n: float(function(*(self._element(j, m, n) for j in node.inputs))),
+            lambda m, n: float(function(*(self.element(j, m, n) for j in node.inputs))),
         )
 
     def _reduction(self, reduction: Reduction, i: int) -> Value | _Fields:
@@ -190,7 +226,7 @@ class _Values:
         def results(m: int, n: int) -> tuple[float, ...]:
             rows = every_row if reduction.axis in ("col", "full") else range(m, m + 1)
             columns = {"col": range(n, n + 1), "group": range(n, n + group)}.get(reduction.axis, every_column)
-            return reduction.evaluate([self._element(i, row, column) for row in rows for column in columns])
+            return reduction.evaluate([self.element(i, row, column) for row in rows for column in columns])
 
         space = AXES[reduction.axis]
         fields: _Fields = {}
@@ -209,7 +245,8 @@ class _Values:
             return [at(m, 0) for m in range(self.rows)]
         return [[at(m, n) for n in columns] for m in range(self.rows)]
 
-    def _element(self, i: int, m: int, n: int) -> float:
+    def element(self, i: int, m: int, n: int) -> float:
+        """Of node ``i``, at row m and column n."""
         value, space = self[i], self.spaces[i]
         if space is Space.SCALAR:
             return cast(float, value)

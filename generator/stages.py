@@ -14,6 +14,7 @@ from functools import lru_cache
 from comfuse.generator.errors import PlanError
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.passes import normalize
+from comfuse.generator.passes.graph import distinct
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.spec import DType, FusedSpec, Node, Operand, Output, Space
 
@@ -120,7 +121,7 @@ class _Cut:
         ]
         taken = {o.name for o in self.whole.outputs}
         statistics = [
-            Output(_distinct(self.whole.nodes[i].name, taken), self.place(i), DType.FP32)
+            Output(distinct(self.whole.nodes[i].name, taken), self.place(i), DType.FP32)
             for i in self.when.statistics(self.whole, self.stage)
         ]
         spec = replace(
@@ -165,7 +166,7 @@ class _Cut:
         node = self.whole.nodes[i]
         if source is not None and space is not None:
             taken = {o.name for o in (*self.whole.operands, *self.operands)}
-            return self._load(node.name, Operand(_distinct(node.name, taken), space), source)
+            return self._load(node.name, Operand(distinct(node.name, taken), space), source)
         if node.op == "load":
             assert node.operand is not None
             return self._load(node.name, self.whole.operands[node.operand], Source(None, node.operand))
@@ -180,13 +181,3 @@ class _Cut:
     def _append(self, node: Node) -> int:
         self.nodes.append(node)
         return len(self.nodes) - 1
-
-
-def _distinct(name: str, taken: set[str]) -> str:
-    """A name that is not taken, and takes it."""
-    candidate, count = name, 1
-    while candidate in taken:
-        count += 1
-        candidate = f"{name}_{count}"
-    taken.add(candidate)
-    return candidate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from comfuse import settings
+from comfuse.ops.attention import fused_attention
 from comfuse.ops.b2b import fused_b2b_gemm
 from comfuse.ops.calls import region, region_out
 from comfuse.ops.colsum import fused_gemm_colsum
@@ -18,6 +19,7 @@ from comfuse.ops.softmax import fused_gemm_logsumexp, fused_gemm_softmax
 settings.configure_logging()
 
 __all__ = [
+    "fused_attention",
     "fused_b2b_gemm",
     "fused_gated_gemm",
     "fused_gemm",

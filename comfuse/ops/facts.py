@@ -30,6 +30,7 @@ class Slot(ctypes.Structure):
         ("dtype", ctypes.c_int32),
         ("strided", ctypes.c_int32),
         ("whole_rows", ctypes.c_int32),
+        ("major", ctypes.c_int32),
     )
 
 
@@ -39,8 +40,6 @@ class Facts(ctypes.Structure):
     _fields_ = (
         ("group", ctypes.c_int64),
         ("factor_count", ctypes.c_int32),
-        ("a_major", ctypes.c_int32),
-        ("b_major", ctypes.c_int32),
         ("batched", ctypes.c_int32),
         ("operand_count", ctypes.c_int32),
         ("output_count", ctypes.c_int32),
@@ -71,13 +70,18 @@ def facts(program: Program) -> Facts:
     result = Facts(
         group=program.group or 0,
         factor_count=len(program.factors),
-        a_major=_MAJORS[first.a_major],
-        b_major=_MAJORS[first.b_major],
         batched=program.batched,
         operand_count=len(program.tensors),
         output_count=len(program.outputs),
         scalar_count=program.scalar_count,
-        a=_slot("a", checks.allowed_a(program), Space.TILE, program.dtype, k=program.k),
+        a=_slot(
+            "a",
+            checks.allowed_a(program),
+            Space.TILE,
+            program.dtype,
+            k=program.k,
+            major=_MAJORS[first.a_major],
+        ),
     )
     for i, factor in enumerate(program.factors):
         result.b[i] = _slot(
@@ -88,6 +92,7 @@ def facts(program: Program) -> Facts:
             n=factor.n,
             k=factor.k,
             place=factor.place,
+            major=_MAJORS[factor.major],
         )
     for i, tensor in enumerate(program.tensors):
         operand = tensor.operand

@@ -17,7 +17,7 @@ from comfuse.errors import SpecError
 from comfuse.generator.chain import ChainSpec, parse_program, verify_chain
 from comfuse.generator.passes import normalize
 from comfuse.generator.passes.infer import spaces
-from comfuse.generator.spec import DType, FusedSpec, Operand, Output, Space
+from comfuse.generator.spec import DType, FusedSpec, Major, Operand, Output, Space
 from comfuse.reference import TORCH_DTYPES
 
 Sizes = Sequence[int]
@@ -31,6 +31,7 @@ class Factor:
     name: str
     n: int
     k: int
+    major: Major
     place: int
 
 
@@ -73,7 +74,7 @@ class Program:
         for number, link in enumerate(links):
             for product in range(link.products):
                 place = len(factors) + len(tensors) - 1
-                factors.append(Factor(_factor_name(number, product), link.n, link.k, place))
+                factors.append(Factor(_factor_name(number, product), link.n, link.k, link.b_major, place))
             for operand in link.operands:
                 if operand.space is not Space.SCALAR:
                     tensors.append(Input(operand, link, len(factors) + len(tensors) - 1))

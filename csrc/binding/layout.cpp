@@ -180,11 +180,11 @@ CfTensor column_vector(Program const& program, Extent const& extent, View const&
 }  // namespace
 
 CfTensor factor_a(Program const& program, View const& a, Owned& copies) {
-  return matrix(a, program.batched, program.a_major, element_bytes(program.a.dtype), kSlotA, copies);
+  return matrix(a, program.batched, program.a.major, element_bytes(program.a.dtype), kSlotA, copies);
 }
 
-CfTensor factor_b(Program const& program, View const& b, Owned& copies) {
-  return matrix(b, b.rank == 3, program.b_major, element_bytes(program.a.dtype), kSlotB, copies);
+CfTensor factor_b(Slot const& slot, View const& b, Owned& copies) {
+  return matrix(b, b.rank == 3, slot.major, element_bytes(slot.dtype), kSlotB, copies);
 }
 
 CfTensor operand(Program const& program, Extent const& extent, View const& a, Slot const& slot,

@@ -74,7 +74,7 @@ void launch(Checked const& checked, CfTensor const* outputs) {
   args.k = program.a.k;
   args.batches = extent.batches;
   args.a = factor_a(program, call.a, copies);
-  for (size_t i = 0; i < program.b.size(); ++i) args.b[i] = factor_b(program, checked.factor(i), copies);
+  for (size_t i = 0; i < program.b.size(); ++i) args.b[i] = factor_b(program.b[i], checked.factor(i), copies);
   for (size_t i = 0; i < program.operands.size(); ++i)
     args.operands[i] = operand(program, extent, call.a, program.operands[i], checked.operand(i), copies);
   for (size_t i = 0; i < program.outputs.size(); ++i) args.outputs[i] = outputs[i];

@@ -92,7 +92,8 @@ Slot copy(CfSlot const& slot) {
           CfSpace(slot.space),
           CfDType(slot.dtype),
           slot.strided != 0,
-          slot.whole_rows != 0};
+          slot.whole_rows != 0,
+          CfMajor(slot.major)};
 }
 
 std::vector<Slot> copy(CfSlot const* slots, int count) {
@@ -105,8 +106,6 @@ std::vector<Slot> copy(CfSlot const* slots, int count) {
 
 Program::Program(CfProgram const& facts)
     : group(facts.group),
-      a_major(CfMajor(facts.a_major)),
-      b_major(CfMajor(facts.b_major)),
       batched(facts.batched != 0),
       scalars(facts.scalar_count),
       a(copy(facts.a)),

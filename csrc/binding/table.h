@@ -39,6 +39,7 @@ typedef struct {
   int32_t dtype;        // CfDType
   int32_t strided;      // an operand may be broadcast over a part of the rows
   int32_t whole_rows;  // TMA or vector stores move its rows; otherwise they may lie anywhere in two levels
+  int32_t major;       // CfMajor, of a factor
 } CfSlot;
 
 // What the binding has to know of a spec, or of a chain, whose factors and operands come link by link;
@@ -46,8 +47,6 @@ typedef struct {
 typedef struct {
   int64_t group;  // columns of a group, or 0
   int32_t factor_count;
-  int32_t a_major;  // CfMajor
-  int32_t b_major;
   int32_t batched;
   int32_t operand_count;
   int32_t output_count;
@@ -84,11 +83,11 @@ struct Slot {
   CfSpace space;
   CfDType dtype;
   bool strided, whole_rows;
+  CfMajor major;  // of a factor
 };
 
 struct Program {
   int64_t group;
-  CfMajor a_major, b_major;
   bool batched;
   int scalars;
   Slot a;

@@ -8,7 +8,7 @@ come last.
 
 from __future__ import annotations
 
-from comfuse.generator.catalog.chains import b2b, mlp
+from comfuse.generator.catalog.chains import attention, b2b, mlp
 from comfuse.generator.catalog.linear import ACTIVATIONS, BACKWARDS, colsum, gated, linear
 from comfuse.generator.catalog.norms import add_rmsnorm, gemma_block, layernorm, rmsnorm
 from comfuse.generator.catalog.parts import Layouts
@@ -21,6 +21,7 @@ __all__ = [
     "LARGEST",
     "Layouts",
     "add_rmsnorm",
+    "attention",
     "b2b",
     "colsum",
     "cross_entropy",

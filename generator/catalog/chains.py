@@ -7,13 +7,14 @@ broadcast over a part of the rows.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from comfuse.generator.catalog.linear import check_activation
 from comfuse.generator.catalog.parts import Build, Layouts, activated, layer_norm, rms_norm
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.errors import SpecError
-from comfuse.generator.spec import DType, FusedSpec
+from comfuse.generator.spec import DType, FusedSpec, Major
 
 _MIDDLE = "middle"
 Norm = Literal["layernorm", "rmsnorm"]
@@ -81,6 +82,35 @@ def mlp(
             _outer(n, h, dtype, b1, residual, norm_weight, norm_bias, norm, residual_position, out, strided),
         )
     )
+
+
+def attention(
+    n: int,
+    k: int,
+    h: int,
+    dtype: DType,
+    *,
+    bias: DType | None = None,
+    causal: bool = False,
+    v_major: Major = Major.MN,
+    out: DType | None = None,
+) -> ChainSpec:
+    """``y = softmax(q @ k.T * scale + bias) @ v`` for each batch, with a scalar ``scale``.
+
+    Of (batch, M, k) queries, (batch, h, k) keys and (batch, h, n) values; the second factor is the values'
+    transpose, whose contiguous dimension ``v_major`` says.  The bias, or a mask to add, is a tile (M, h).
+    ``causal``: a row sees the columns up to its own number.
+    """
+    b = Build(h, k, dtype, Layouts(batched=True))
+    x = b.op("mul", b.gemm(), b.scalar("scale"), name="scores")
+    if bias is not None:
+        x = b.op("add", x, b.tile("bias", bias), name="biased")
+    if causal:
+        x = b.op("where", b.op("ge", b.row_index(), b.column_index()), x, b.const(-math.inf), name="seen")
+    p = b.op("exp", b.op("sub", x, b.op("row_max", x, name="peak")), name="e")
+    p = b.op("div", p, b.op("row_sum", p, name="total"), name="p")
+    last = Build(n, h, dtype, Layouts(b=v_major, batched=True))
+    return ChainSpec((b.stored("p", p, dtype), last.stored("y", last.gemm(), out or dtype)))
 
 
 def _middle(

@@ -25,7 +25,8 @@ def emit_chain(plan: ChainPlan) -> KernelSource:
         _weights(plan.weights),
         f"cf::TileSlots<{plan.tile_slots}>",
     ]
-    text = Text("FusedChain", describe_chain(chain), declare(plan.program, plan.middle), arguments)
+    declarations = declare(plan.program, plan.middle, plan.deferred.vectors)
+    text = Text("FusedChain", describe_chain(chain), declarations, arguments)
     name = names.chain_stem(plan, text.render(PLACEHOLDER))
     return KernelSource(name, text.render(name), plan)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from comfuse.generator.emit import layout
@@ -41,24 +42,29 @@ class Declarations:
 
     operands: list[str] = field(default_factory=list)
     constants: list[str] = field(default_factory=list)
-    middle: list[Section] = field(default_factory=list)  # of a chain, one: what comes before the program
+    middle: list[Section] = field(default_factory=list)  # of a chain: what comes before the program
     program: list[Section] = field(default_factory=list)
     tensor_operands: list[str] = field(default_factory=list)  # names, in the order of the ABI
 
 
-def declare(program: PhaseProgram, middle: PhaseProgram | None = None) -> Declarations:
+def declare(
+    program: PhaseProgram, middle: PhaseProgram | None = None, vectors: tuple[int, ...] = ()
+) -> Declarations:
     """All aliases that a kernel's program needs; of a chain also those of the program between its GEMMs.
 
-    Operands are numbered through: first those of the middle.
+    Operands are numbered through: first those of the middle.  What the middle hands on beside its tile,
+    values a row and then ``vectors`` of its columns times the second factor, has the numbers behind them.
     """
     namer = Namer()
     links = [] if middle is None else [_Sections(middle, namer, passes_on=True)]
     links.append(_Sections(program, namer))
     result = Declarations()
+    handed = 0 if middle is None else len(middle.spec.outputs) - 1 + len(vectors)
     for link in links:
-        link.declare_operands(result)
+        link.declare_operands(result, handed if link is links[-1] else 0)
     if middle is not None:
-        result.middle = [links[0].middle()]
+        names = links[-1].writer.operand_names
+        result.middle = links[0].middle(names[len(names) - handed :], vectors)
     result.program = links[-1].sections("" if middle is None else "link 1, ")
     result.constants = layout.with_comments(
         [
@@ -95,14 +101,49 @@ class _Sections:
                 result.append(self._tail(name, stores))
         return result
 
-    def middle(self) -> Section:
-        """The one phase of a chain's first link."""
-        (phase,) = self.program.phases
-        return self._phase("link 0: over (M, H), and on as A of link 1", "Middle", phase, "OfMiddle")
+    def middle(self, handed: list[str], vectors: tuple[int, ...]) -> list[Section]:
+        """Of a chain's first link: its one phase or both, and what it hands on beside its tile."""
+        title = "link 0: over (M, H), and on as A of link 1"
+        *before, last = self.program.phases
+        if not before:
+            sections = [self._phase(title, "Middle", last, "OfMiddle")]
+        else:
+            (first,) = before
+            values = self._phase("link 0: over (M, H)", "Values", first, "OfValues")
+            last_values = self._phase(title, "Exponentials", last, "OfExponentials")
+            last_values.lines.append("using Middle = cf::Online<Values, Exponentials>;")
+            sections = [values, last_values]
+        return [*sections, self._handed(handed, vectors)] if handed else sections
 
-    def declare_operands(self, result: Declarations) -> None:
+    def _handed(self, names: list[str], vectors: tuple[int, ...]) -> Section:
+        """``names`` are the second link's: of values a row, then of vectors."""
+        tail = self.program.row_tail or RowTail((), ())
+        self.writer.enter(None)
+        columns = [self._once_a_row("Column", n, i, tail.stores) for n, i in enumerate(tail.columns)]
+        nodes = [self.spec.outputs[o].node for o in tail.stores]
+        kinds = ["HandRow"] * len(nodes) + ["HandFold"] * len(vectors)
+        effects = [
+            f"cf::{kind}<{name}, {self.writer.text(i)}>"
+            for kind, name, i in zip(kinds, names, (*nodes, *vectors), strict=True)
+        ]
+        lists = [
+            self._list(kind, f"Handed{kind}", items, "Handed")
+            for kind, items in (("Columns", columns), ("Effects", effects))
+        ]
+        self.writer.lines += layout.declaration("Handed", "cf::Handed", lists)
+        return Section("link 0: behind its last columns, and on to link 1", "Handed", self.writer.lines)
+
+    def declare_operands(self, result: Declarations, handed: int = 0) -> None:
+        """Of the last ``handed`` only their names and numbers: a launch has no such operands."""
+        own = len(self.spec.operands) - handed
+        self._declare(result, self.spec.operands[:own], self.writer.operand_names[:own])
+        tensors = list(result.tensor_operands)
+        self._declare(result, self.spec.operands[own:], self.writer.operand_names[own:])
+        result.tensor_operands = tensors
+
+    def _declare(self, result: Declarations, operands: Sequence[Operand], names: list[str]) -> None:
         scalars = len(result.operands) - len(result.tensor_operands)
-        for operand, name in zip(self.spec.operands, self.writer.operand_names, strict=True):
+        for operand, name in zip(operands, names, strict=True):
             if operand.space is Space.SCALAR:
                 type_ = f"cf::Scalar<{scalars}>"
                 scalars += 1

@@ -85,7 +85,8 @@ class Text:
                 lines += layout.declaration(name, f"cf::{name}", items)
                 text = name
             lists.append(text)
-        return lines + layout.declaration("Kernel", template, [*self.arguments, *lists])
+        handed = ["Handed"] * any(section.name == "Handed" for section in self.declarations.middle)
+        return lines + layout.declaration("Kernel", template, [*self.arguments, *lists, *handed])
 
 
 def gemm(spec: FusedSpec) -> str:

@@ -21,6 +21,9 @@ _RESERVED_WORDS = """
     errno linux unix major minor stdin stdout stderr isnan isinf isfinite signbit offsetof cf comfuse std
     Kernel Operands Program RowTail ColTail FullTail RowTailColumns RowTailEffects ColTailEffects
     FullTailEffects Middle TilesOfMiddle ColumnsOfMiddle LetsOfMiddle EffectsOfMiddle
+    Values TilesOfValues ColumnsOfValues LetsOfValues EffectsOfValues
+    Exponentials ColumnsOfExponentials LetsOfExponentials EffectsOfExponentials
+    Handed HandedColumns HandedEffects
 """
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 

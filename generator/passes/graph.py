@@ -92,3 +92,13 @@ def moved(node: Node, place: list[int]) -> Node:
 def with_outputs(spec: FusedSpec, place: list[int]) -> tuple[Output, ...]:
     """The outputs of ``spec`` with their nodes looked up in ``place``."""
     return tuple(replace(o, node=place[o.node]) for o in spec.outputs)
+
+
+def distinct(name: str, taken: set[str]) -> str:
+    """A name that is not taken, and takes it."""
+    candidate, count = name, 1
+    while candidate in taken:
+        count += 1
+        candidate = f"{name}_{count}"
+    taken.add(candidate)
+    return candidate

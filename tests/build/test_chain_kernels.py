@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from comfuse import library
 from comfuse.build import build
-from comfuse.generator.catalog import b2b, mlp
+from comfuse.generator.catalog import attention, b2b, mlp
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.emit.chain import emit_chain
 from comfuse.generator.plan.chain import force_chain
-from comfuse.generator.spec import DType
+from comfuse.generator.spec import DType, Major
+from tests.generator.chain_programs import normed
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compilers")]
 
@@ -36,6 +38,12 @@ def edge() -> ChainSpec:
     )
 
 
+def softmax_between(n: int, k: int, h: int) -> ChainSpec:
+    """Without batches, so that weights may stay."""
+    first, last = attention(n, k, h, BF16, v_major=Major.K).links
+    return ChainSpec(tuple(replace(link, batched=False) for link in (first, last)))
+
+
 CHAINS: dict[str, Callable[[], ChainSpec]] = {
     "two-buffers-first-weights-stay": lambda: mlp(128, 128, 512, BF16, b0=BF16, b1=BF16),
     "three-warpgroups": lambda: mlp(128, 128, 128, BF16, b0=BF16, b1=BF16),
@@ -45,6 +53,11 @@ CHAINS: dict[str, Callable[[], ChainSpec]] = {
     "layernorm-and-residual": edge,
     "gated": lambda: mlp(256, 256, 512, BF16, gated=True, b0=BF16, b1=BF16, activation="silu"),
     "parts-of-blocks": lambda: b2b(104, 72, 200, BF16, b0=BF16, residual0=BF16, activation0="relu"),
+    "attention": lambda: attention(64, 64, 512, BF16),
+    "long-masked-attention": lambda: attention(128, 128, 8192, DType.FP16, bias=BF16, causal=True),
+    "narrow-attention": lambda: attention(72, 40, 200, BF16, bias=DType.FP32, v_major=Major.K),
+    "layernorm-between": lambda: normed(128, 128, 512, BF16),
+    "softmax-between": lambda: softmax_between(128, 128, 512),
     "one-block": lambda: b2b(8, 8, 8, BF16, b0=BF16, b1=BF16, activation0="relu"),
 }
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from comfuse.generator.builder import SpecBuilder
-from comfuse.generator.catalog import chains
+from comfuse.generator.catalog import chains, linear
+from comfuse.generator.catalog.parts import Build, Layouts, layer_norm
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import DType, Space
 
@@ -27,7 +28,22 @@ def scored(n: int, k: int, h: int, dtype: DType) -> ChainSpec:
     return ChainSpec((b.spec(), out.spec()))
 
 
-CHAINS: dict[str, ChainSpec] = {
+def normed(n: int, k: int, h: int, dtype: DType) -> ChainSpec:
+    """A LayerNorm between the GEMMs."""
+    b = Build(h, k, dtype, Layouts())
+    x = b.op("add", b.gemm(), b.row("b0", dtype), name="x")
+    weight, bias = b.row("norm_weight", dtype), b.row("norm_bias", dtype)
+    p, _, _ = layer_norm(b, x, weight, bias, b.scalar("eps"))
+    return ChainSpec((b.stored("p", p, dtype), linear(n, h, dtype, bias=dtype)))
+
+
+#: With reductions between the GEMMs.
+DEFERRED: dict[str, ChainSpec] = {
+    "chain_attention": chains.attention(64, 64, 512, BF16, bias=BF16),
+    "chain_causal": chains.attention(128, 128, 8192, FP16, causal=True),
+    "chain_normed": normed(128, 128, 512, BF16),
+}
+CHAINS: dict[str, ChainSpec] = DEFERRED | {
     "chain_mlp_gelu": chains.mlp(128, 128, 512, BF16, b0=BF16, b1=BF16),
     "chain_edge_mlp": chains.mlp(
         128, 128, 128, BF16, b0=BF16, b1=BF16, residual=BF16, norm="layernorm", norm_weight=BF16,

@@ -31,13 +31,25 @@ class ChainMachine:
     slots: int = 1  # of each warpgroup's ring of tile operands
     middle_pieces: int = 0  # of tile operands, that the middle reads for each block
     outer_pieces: int = 0  # that the second link's program reads for each tile
+    tiles_of_batch: int | None = None  # of a batched chain: a round's tiles are of one batch
 
     @property
     def rounds(self) -> int:
-        return -(-self.tiles // self.warpgroups)
+        if self.tiles_of_batch is None:
+            return -(-self.tiles // self.warpgroups)
+        return self.tiles // self.tiles_of_batch * self._rounds_of_batch(self.tiles_of_batch)
+
+    def has_tile(self, round_: int, warpgroup: int) -> bool:
+        if self.tiles_of_batch is None:
+            return round_ * self.warpgroups + warpgroup < self.tiles
+        of_batch = round_ % self._rounds_of_batch(self.tiles_of_batch)
+        return of_batch * self.warpgroups + warpgroup < self.tiles_of_batch
 
     def tiles_of(self, warpgroup: int) -> int:
-        return len(range(warpgroup, self.tiles, self.warpgroups))
+        return sum(self.has_tile(round_, warpgroup) for round_ in range(self.rounds))
+
+    def _rounds_of_batch(self, tiles: int) -> int:
+        return -(-tiles // self.warpgroups)
 
 
 @dataclass
@@ -111,7 +123,7 @@ class ChainSimulation:
     def _consume(self, w: int) -> Iterator[Wait]:
         m, own = self.machine, self.own[w]
         for tile in range(m.rounds):
-            if tile >= m.tiles_of(w):
+            if not m.has_tile(tile, w):
                 yield from self._skip(own, tile)
                 continue
             yield lambda: own.rows_loaded > own.rows_freed

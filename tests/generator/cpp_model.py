@@ -42,7 +42,8 @@ class Kernel:
     tails: dict[str, Type]
     operands: list[Type]
     constants: dict[str, list[int]] = field(default_factory=dict)  # Pingpong, Cluster, Stages, ...
-    middle: Type | None = None  # of a chain: the phase between its GEMMs
+    middle: Type | None = None  # of a chain: the phase between its GEMMs, or both
+    handed: Type | None = None  # of a chain: what comes behind the last columns of the middle
 
 
 def parse(text: str) -> Kernel:
@@ -55,7 +56,7 @@ def parse(text: str) -> Kernel:
         aliases[name] = _Parser(definition, aliases).parse()
     kernel = aliases["Kernel"]
     assert kernel.name in ("FusedGemm", "FusedChain")
-    middle = next((part for part in kernel.arguments if part.name == "Phase"), None)
+    middle = next((part for part in kernel.arguments if part.name in ("Phase", "Online")), None)
     assert (middle is not None) == (kernel.name == "FusedChain")
     parts = {part.name: part for part in kernel.arguments}
     numbers = {
@@ -67,7 +68,9 @@ def parse(text: str) -> Kernel:
     assert program[: len(phases)] == phases, "the phases, then the tails"
     assert list(tails) == [name for name in ("RowTail", "ColTail", "FullTail") if name in tails]
     assert len(tails) == len(program) - len(phases)
-    return Kernel(aliases, phases, tails, list(parts["Operands"].arguments), numbers, middle)
+    return Kernel(
+        aliases, phases, tails, list(parts["Operands"].arguments), numbers, middle, parts.get("Handed")
+    )
 
 
 class _Parser:
@@ -127,17 +130,33 @@ def run(
 
 
 def run_middle(
-    kernel: Kernel, h: int, products: list[Matrix], operands: list[Value], scalars: list[float]
-) -> Matrix:
-    """What a chain's first link hands on, not rounded yet."""
+    kernel: Kernel,
+    h: int,
+    products: list[Matrix],
+    operands: list[Value],
+    scalars: list[float],
+    factor: Matrix,
+) -> tuple[Matrix, list[Value]]:
+    """What a chain's first link hands on, not rounded yet: a tile, and vectors for the second.
+
+    The largest value so far is that of whole rows here.
+    """
     assert kernel.middle is not None
-    parts = {part.name: part.arguments for part in kernel.middle.arguments}
-    assert list(parts) == ["Tiles", "Columns", "Lets", "Effects"]
-    assert [e.name for e in parts["Effects"]] == ["Pass"]
     machine = _Machine(h, products, operands, scalars)
-    machine.run(kernel.middle)
+    phases = kernel.middle.arguments if kernel.middle.name == "Online" else (kernel.middle,)
+    for number, phase in enumerate(phases):
+        parts = {part.name: part.arguments for part in phase.arguments}
+        assert list(parts) == ["Tiles", "Columns", "Lets", "Effects"]
+        names = {e.name for e in parts["Effects"]} - {"RowReduce"}
+        assert names == {"Pass"} if number == len(phases) - 1 else names <= {"Keep"}
+        machine.run(phase)
+    if kernel.middle.name == "Online":
+        columns = parts["Columns"]
+        assert not parts["Tiles"]
+        assert [c.arguments[1].name for c in columns] == ["Stat"], "the largest so far, and no more"
+        assert all(e.arguments[1].name == "Sum" for e in parts["Effects"] if e.name == "RowReduce")
     assert machine.passed is not None
-    return machine.passed
+    return machine.passed, [] if kernel.handed is None else machine.handed(kernel.handed, factor)
 
 
 def _reductions(phase: Type) -> list[int]:
@@ -279,6 +298,27 @@ class _Machine:
         for m in range(self.rows):
             self._store_per_row(self._row_place(m, columns, ()), effects)
         self._check_uses((), columns, ())
+
+    def handed(self, handed: Type, factor: Matrix) -> list[Value]:
+        """Vectors for the second link, whose numbers follow those of the operands."""
+        columns, effects = (part.arguments for part in handed.arguments)
+        assert [c.index() for c in columns] == list(range(len(columns)))
+        self.uses = _Uses()
+        places = [self._row_place(m, columns, ()) for m in range(self.rows)]
+        values: list[Value] = []
+        for number, e in enumerate(effects):
+            vector, x = e.arguments
+            assert vector.index() == len(self.operands) + number
+            if e.name == "HandRow":
+                assert vector.name == "ColumnVector"
+                values.append([self._row(x, place) for place in places])
+                self.uses.columns |= {x} & set(columns)
+            else:
+                assert (e.name, vector.name) == ("HandFold", "RowVector")
+                c = [self._late(x, "col", h) for h in range(self.n)]
+                values.append([sum(a * b for a, b in zip(c, row, strict=True)) for row in factor])
+        self._check_uses((), columns, ())
+        return values
 
     def tail(self, tail: Type, store: str, axis: str) -> None:
         (effects,) = (part.arguments for part in tail.arguments)

@@ -74,6 +74,28 @@ def test_progress(data: st.DataObject) -> None:
     assert finishes(m)
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_progress_of_batches(data: st.DataObject) -> None:
+    """Warpgroups are idle in rounds between others, and pass the weights of these."""
+    shape = data.draw(st.sampled_from(CHAIN_SHAPES))
+    tiles_of_batch = data.draw(st.integers(1, 8))
+    m = machine(
+        "streamed",
+        least_ring("streamed") + data.draw(st.integers(0, 3)),
+        tiles=tiles_of_batch * data.draw(st.integers(1, 4)),
+        tiles_of_batch=tiles_of_batch,
+        warpgroups=shape.warpgroups,
+        buffers=shape.buffers,
+        blocks=data.draw(st.integers(1, 6)),
+        rows_in_registers=shape.rows_in_registers,
+        row_stages=data.draw(st.integers(1, 2)),
+        slots=data.draw(st.integers(1, 4)),
+        middle_pieces=data.draw(st.integers(0, 4)),
+    )
+    assert finishes(m)
+
+
 @pytest.mark.parametrize("buffers", [1, 2])
 def test_the_simulation_finds_the_deadlock_of_too_short_a_ring(buffers: int) -> None:
     """A ring of one block less than the planner demands, where there are blocks enough to fill it."""

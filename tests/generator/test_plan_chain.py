@@ -72,7 +72,7 @@ def test_plans_are_within_their_limits(name: str) -> None:
     assert plans
     for p in plans:
         assert p.shared_bytes <= H200.shared_bytes
-        assert p.shared_bytes == memory.shared_bytes(p.spec, p.shape, p.weights, p.tile_slots)
+        assert p.shared_bytes == memory.shared_bytes(p.deferred.links, p.shape, p.weights, p.tile_slots)
         assert p.registers <= {(2, 1): 208, (2, 2): 192}.get((p.shape.warpgroups, p.shape.buffers), 128)
         assert p.spec.last.n <= p.tile_n < p.spec.last.n + 64
         least = memory.least_ring(p.weights.residence)
@@ -142,7 +142,20 @@ def chained(b: SpecBuilder, x: int, last: FusedSpec | None = None) -> ChainSpec:
 def with_reduction() -> ChainSpec:
     b = middle()
     x = b.gemm()
-    return chained(b, b.op("sub", x, b.op("row_max", x, name="peak")))
+    return chained(b, b.op("relu", b.op("sub", x, b.op("row_max", x)), name="shifted"))
+
+
+def batched(last: FusedSpec) -> ChainSpec:
+    links = catalog.linear(64, 64, BF16), last
+    return ChainSpec(tuple(dataclasses.replace(link, batched=True) for link in links))
+
+
+def with_mean(**keywords: Any) -> ChainSpec:
+    batched = keywords.get("batched", False)
+    b = middle(batched=batched)
+    acc = b.gemm()
+    x = b.op("sub", acc, b.op("row_sum", acc))
+    return chained(b, x, dataclasses.replace(catalog.linear(64, 64, BF16), **keywords))
 
 
 def with_tile(dtype: DType, h: int = 64, strided: bool = False) -> ChainSpec:
@@ -179,14 +192,16 @@ def layouts(**keywords: Any) -> ChainSpec:
     "chain, reason",
     [
         (ChainSpec((catalog.linear(64, 64, BF16),) * 3), "3 links; chains of two can be one kernel"),
-        (layouts(batched=True), "batched; only one chain at a time can be one kernel"),
+        (batched(catalog.linear(64, 64, BF16, bias=BF16)), "bias: a vector in a batched chain"),
+        (with_mean(b_major=Major.MN), "needs a second B that is contiguous along K"),
+        (with_mean(batched=True), "would have to meet the second B of each batch"),
         (layouts(a_major=Major.MN), "A of link 0 is contiguous along M, not K"),
         (layouts(b_major=Major.MN), "B of link 0 is contiguous along N, not K"),
         (mlp(60, 64, 64), "K = 60 must be a multiple of 8"),
         (mlp(64, 60, 64), "H = 60 must be a multiple of 8"),
         (mlp(64, 64, 60), "N = 60 must be a multiple of 8"),
         (mlp(64, 64, 264), "N = 264; a tile has to hold whole rows, of at most 256 columns"),
-        (with_reduction(), "peak: a reduction between the GEMMs, where only a part of each row is there"),
+        (with_reduction(), "shifted: relu of a value that reads a reduction of its row"),
         (with_tile(BF16, strided=True), "mask: a tile between the GEMMs whose rows do not all start"),
         (with_tile(INT8, h=72), "mask: a tile between the GEMMs whose rows do not all start"),
         (with_unread(), "unread: an operand of the first link that nothing reads"),

@@ -14,6 +14,7 @@ from torch import Tensor
 from bench.launch import prepare
 from comfuse import reference
 from comfuse.generator import catalog
+from comfuse.generator.catalog.parts import Build, Layouts, layer_norm, rms_norm
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.plan.chain import ChainPlan, ChainShape, force_chain
@@ -62,22 +63,76 @@ EXACT: dict[str, Make] = {
     ),
     "residual in the middle": lambda s, dtype: catalog.b2b(s.n, s.k, s.h, dtype, residual0=dtype, out=FP32),
 }
-PROGRAMS: dict[str, Make] = EXACT | {
-    "gelu": _mlp(),
-    "gelu_tanh": _mlp(activation="gelu_tanh"),
-    "swiglu": _mlp(activation="silu", gated=True),
-    "edge": _mlp(
-        activation="silu",
-        norm="layernorm",
-        norm_weight=BF16,
-        norm_bias=BF16,
-        residual=BF16,
-        residual_position="after",
+
+
+def _normed(middle: Callable[[Build, int], int], *, out: DType | None = None, tile: bool = False) -> Make:
+    """A chain with reductions between its GEMMs."""
+
+    def make(s: Sizes, dtype: DType) -> ChainSpec:
+        b = Build(s.h, s.k, dtype, Layouts())
+        x = b.op("add", b.gemm(), b.row("b0", dtype), name="x")
+        if tile:
+            x = b.op("add", x, b.tile("mask", dtype))
+        first = b.stored("p", middle(b, x), dtype)
+        return ChainSpec((first, catalog.linear(s.n, s.h, dtype, bias=dtype, out=out)))
+
+    return make
+
+
+def _ties(b: Build, x: int) -> int:
+    """One where the row has its maximum, else nothing: exp(-200) is zero."""
+    x = b.op("mul", x, b.const(200.0))
+    return b.op("exp", b.op("sub", x, b.op("row_max", x)))
+
+
+def _softmax(b: Build, x: int) -> int:
+    e = b.op("exp", b.op("sub", x, b.op("row_max", x)))
+    return b.op("div", e, b.op("row_sum", e))
+
+
+#: Exact on small integers too, but what is handed on differs from what the chain says.
+DEFERRED_EXACT: dict[str, Make] = {
+    "times its sum": _normed(lambda b, x: b.op("mul", x, b.op("row_sum", x)), out=FP32),
+    "less its sum": _normed(
+        lambda b, x: b.op("mul", b.op("sub", x, b.op("row_sum", x)), b.row("weight", BF16)), out=FP32
     ),
-    "post-norm": _mlp(activation="silu", norm="layernorm", residual=BF16),
-    "rms": _mlp(activation="mish", norm="rmsnorm", norm_weight=FP32),
-    "scored": lambda s, dtype: scored(s.n, s.k, s.h, dtype),
+    "by its range": _normed(
+        lambda b, x: b.op("mul", x, b.op("sub", b.op("row_max", x), b.op("row_min", x))), out=FP32, tile=True
+    ),
+    "ties": _normed(_ties, out=FP32),
+    "ties of tiles": _normed(_ties, out=FP32, tile=True),
+    "counted ties": _normed(
+        lambda b, x: b.op("mul", _ties(b, x), b.op("row_sum", _ties(b, x))), out=FP32, tile=True
+    ),
 }
+DEFERRED: dict[str, Make] = DEFERRED_EXACT | {
+    "middle softmax": _normed(_softmax),
+    "masked softmax": _normed(_softmax, tile=True),
+    "middle rms": _normed(lambda b, x: rms_norm(b, x, b.row("weight", BF16), b.scalar("eps"))[0]),
+    "middle layernorm": _normed(
+        lambda b, x: layer_norm(b, x, b.row("weight", BF16), b.row("shift", BF16), b.scalar("eps"))[0]
+    ),
+}
+PROGRAMS: dict[str, Make] = (
+    EXACT
+    | DEFERRED
+    | {
+        "gelu": _mlp(),
+        "gelu_tanh": _mlp(activation="gelu_tanh"),
+        "swiglu": _mlp(activation="silu", gated=True),
+        "edge": _mlp(
+            activation="silu",
+            norm="layernorm",
+            norm_weight=BF16,
+            norm_bias=BF16,
+            residual=BF16,
+            residual_position="after",
+        ),
+        "post-norm": _mlp(activation="silu", norm="layernorm", residual=BF16),
+        "rms": _mlp(activation="mish", norm="rmsnorm", norm_weight=FP32),
+        "scored": lambda s, dtype: scored(s.n, s.k, s.h, dtype),
+    }
+)
 
 
 @dataclass(frozen=True)

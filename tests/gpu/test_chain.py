@@ -17,7 +17,16 @@ from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan.chain import CHAIN_SHAPES
 from comfuse.generator.spec import DType, FusedSpec
 from comfuse.reference.accuracy import relative_error, tolerance
-from tests.gpu.chains import EXACT, ChainCase, ChainInputs, Sizes, make_inputs, synchronize
+from tests.gpu.chains import (
+    DEFERRED,
+    DEFERRED_EXACT,
+    EXACT,
+    ChainCase,
+    ChainInputs,
+    Sizes,
+    make_inputs,
+    synchronize,
+)
 from tests.gpu.compare import same_bits
 from tests.gpu.outputs import PATTERNS, Outputs, poison_allocator
 
@@ -57,6 +66,17 @@ ROUNDED = (
     *(ChainCase(p, Sizes(72, 200, 104)) for p in ("gelu_tanh", "post-norm", "rms", "edge", "scored")),
     *(ChainCase(p, Sizes(128, 256, 192), DType.FP16) for p in ("gelu", "swiglu", "post-norm")),
 )
+#: Reductions between the GEMMs, in parts of blocks, one block and many.
+DEFERRED_SHAPES = tuple(
+    ChainCase(program, sizes, shape=shape)
+    for program, sizes in itertools.product(DEFERRED_EXACT, (SIZES[1], SIZES[3]))
+    for shape in CHAIN_SHAPES
+)
+DEFERRED_ROUNDED = tuple(
+    ChainCase(program, sizes)
+    for program in DEFERRED.keys() - DEFERRED_EXACT.keys()
+    for sizes in (SIZES[0], SIZES[3], Sizes(128, 1024, 128))
+)
 BORDERS = (1, 63, 64, 65, 127, 128, 129, 191, 193, 1000)
 
 
@@ -74,8 +94,8 @@ def run(i: ChainInputs, launch: Callable[[], None], out: Outputs) -> tuple[Tenso
     return tuple(results[0])
 
 
-def check_exact(i: ChainInputs, results: tuple[Tensor, ...]) -> None:
-    wanted = i.reference(round_middle=True)
+def check_exact(i: ChainInputs, results: tuple[Tensor, ...], *, round_middle: bool = True) -> None:
+    wanted = i.reference(round_middle=round_middle)
     for y, exact in zip(results, wanted, strict=True):
         differ = y.double() != exact.to(y.dtype).double()
         if not bool(differ.any()):
@@ -140,7 +160,16 @@ def test_every_program_is_exact(case: ChainCase, kernels) -> None:
         check_exact(i, run(i, i.launcher(kernel, out), out))
 
 
-@pytest.mark.parametrize("case", ROUNDED, ids=str)
+@pytest.mark.parametrize("case", DEFERRED_SHAPES, ids=str)
+def test_middle_reductions_are_exact(case: ChainCase, kernels) -> None:
+    kernel = kernels(case)
+    for m in (1, 65, 129, 1000):
+        i = make_inputs(case, m, integers=True)
+        out = i.outputs()
+        check_exact(i, run(i, i.launcher(kernel, out), out), round_middle=False)
+
+
+@pytest.mark.parametrize("case", [*ROUNDED, *DEFERRED_ROUNDED], ids=str)
 def test_against_float64(case: ChainCase, kernels) -> None:
     kernel = kernels(case)
     for m in (1, 65, 1000, 50000):

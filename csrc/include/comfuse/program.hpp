@@ -80,7 +80,14 @@ struct RowStore {};  // (N,), in the ColTail
 template <int Output, class T, class Expr>
 struct ScalarStore {};  // (), in the FullTail
 template <class Expr>
-struct Pass {};  // in a chain, on to the next GEMM as its A; the only effect of the phase between
+struct Pass {};  // in a chain, on to the next GEMM as its A
+// In a chain, what the middle hands to the program behind beside its tile: a value a row, where the program
+// reads the ColumnVector, and sum_h c[h] * W1[n, h], where it reads the RowVector.  Their `Index` is that of
+// no operand.
+template <class Vector, class Expr>
+struct HandRow {};
+template <class Vector, class Expr>
+struct HandFold {};
 
 // ---- structure
 template <class... T>
@@ -108,6 +115,27 @@ struct Phase {
   using Lets = LetsT;
   using Effects = EffectsT;
 };
+// Between a chain's GEMMs, instead of a phase: one that leaves the values x of a block in the accumulators
+// and takes their maximum, the first RowReduce; then one that reads, as its only Column, the maximum so far,
+// and hands on exponentials of x less that.  Its RowReduces are Sums, in proportion to these.
+template <class... L>
+struct Concatenate;
+template <class Values, class Exponentials>
+struct Online {
+  using First = Values;
+  using Second = Exponentials;
+  using Tiles = typename Values::Tiles;
+  using Columns = typename Values::Columns;
+  using Groups = List<>;
+  using Effects = typename Concatenate<typename Values::Effects, typename Exponentials::Effects>::type;
+  static_assert(Exponentials::Tiles::size == 0 && Exponentials::Columns::size == 1);
+};
+template <class ColumnsT, class EffectsT>
+struct Handed {  // behind the last block: HandRows and HandFolds; Columns read the reductions of the middle
+  using Columns = ColumnsT;
+  using Effects = EffectsT;
+};
+using NothingHanded = Handed<List<>, List<>>;
 // What no later work of a tile reads is computed in a tail, by whichever tile is the last to arrive: no tile
 // waits for another there.  The ColTail of a program whose phases read ColStats is left to the first row
 // block.
@@ -214,6 +242,10 @@ CF_IS(GroupReduce, CF_PARAMETERS(int R, class M, int G, class X), R, M, G, X);
 CF_IS(ColReduce, CF_PARAMETERS(int R, class M, class X), R, M, X);
 CF_IS(FullReduce, CF_PARAMETERS(int R, class M, class X), R, M, X);
 CF_IS(Keep, class X, X);
+CF_IS(Pass, class X, X);
+CF_IS(HandRow, CF_PARAMETERS(class V, class X), V, X);
+CF_IS(HandFold, CF_PARAMETERS(class V, class X), V, X);
+CF_IS(Online, CF_PARAMETERS(class A, class B), A, B);
 CF_IS(TileStore, CF_PARAMETERS(int O, class T, class X), O, T, X);
 CF_IS(StridedStore, CF_PARAMETERS(int O, class T, class X), O, T, X);
 CF_IS(ColumnStore, CF_PARAMETERS(int O, class T, class X), O, T, X);
@@ -354,8 +386,20 @@ template <class Leaf, int I, class X>
 constexpr bool reads_leaf<Leaf, Column<I, X>> = reads_leaf<Leaf, X>;
 template <class Leaf, class X>
 constexpr bool reads_leaf<Leaf, Pass<X>> = reads_leaf<Leaf, X>;
+template <class Leaf, class X>
+constexpr bool reads_leaf<Leaf, Keep<X>> = reads_leaf<Leaf, X>;
+template <class Leaf, int R, class M, class X>
+constexpr bool reads_leaf<Leaf, RowReduce<R, M, X>> = reads_leaf<Leaf, X>;
+template <class Leaf, class V, class X>
+constexpr bool reads_leaf<Leaf, HandRow<V, X>> = reads_leaf<Leaf, X>;
+template <class Leaf, class V, class X>
+constexpr bool reads_leaf<Leaf, HandFold<V, X>> = reads_leaf<Leaf, X>;
 template <class Leaf, class T, class C, class L, class E>
 constexpr bool reads_leaf<Leaf, Phase<T, C, L, E>> = reads_leaf<Leaf, List<C, L, E>>;
+template <class Leaf, class A, class B>
+constexpr bool reads_leaf<Leaf, Online<A, B>> = reads_leaf<Leaf, List<A, B>>;
+template <class Leaf, class C, class E>
+constexpr bool reads_leaf<Leaf, Handed<C, E>> = reads_leaf<Leaf, List<C, E>>;
 
 // A chain's operands, those of the phase between its GEMMs and those of the program behind.
 template <class MiddleT>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from comfuse.generator.plan.chain.choose import chain_candidates, force_chain, plan_chain
+from comfuse.generator.plan.chain.constraints import unsupported
 from comfuse.generator.plan.chain.kernel import (
     CHAIN_SHAPES,
     ChainPlan,
@@ -20,4 +21,5 @@ __all__ = [
     "chain_candidates",
     "force_chain",
     "plan_chain",
+    "unsupported",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from comfuse.generator.chain import ChainSpec, normalize_chain
+from comfuse.generator.deferral import Deferred, defer
 from comfuse.generator.errors import PlanError
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.phases import PhaseProgram, split
@@ -18,6 +19,7 @@ from comfuse.generator.plan.chain.kernel import (
     ChainShape,
     tile_columns,
 )
+from comfuse.generator.plan.chain.middle import split_middle
 from comfuse.generator.plan.cost import LARGE_M
 
 
@@ -88,13 +90,13 @@ def chain_candidates(
     if m is not None and m < 1:
         raise PlanError(f"m must be at least 1, got {m}")
     chain = normalize_chain(chain)
-    for check in constraints.CHAIN_CONSTRAINTS:
-        if (reason := check(chain)) is not None:
-            raise PlanError(reason)
+    if (reason := constraints.unsupported(chain)) is not None:
+        raise PlanError(reason)
     rows = m or LARGE_M
     apart = cost.apart_us(chain, gpu, rows)
-    middle, program = split(chain.links[0]), split(chain.last, whole_rows=True)
-    considered = _Considered(chain, middle, program, target, rows, apart)
+    deferred = defer(chain)
+    middle, program = split_middle(deferred), split(deferred.links.last, whole_rows=True)
+    considered = _Considered(chain, deferred, middle, program, target, rows, apart)
     return tuple(considered.shape(shape) for shape in CHAIN_SHAPES)
 
 
@@ -104,19 +106,21 @@ class _Considered:
     def __init__(
         self,
         chain: ChainSpec,
+        deferred: Deferred,
         middle: PhaseProgram,
         program: PhaseProgram,
         gpu: gpus.Gpu,
         m: int,
         apart_us: float,
     ) -> None:
-        self.chain, self.middle, self.program = chain, middle, program
+        self.chain, self.deferred, self.middle, self.program = chain, deferred, middle, program
         self.gpu, self.m, self.apart_us = gpu, m, apart_us
 
     def shape(self, shape: ChainShape) -> ChainPlan | ChainRefusal:
+        links = self.deferred.links  # as the kernel holds them
         needed = memory.needed_slots(self.middle, self.program)
-        fitted = memory.weights_and_slots(self.chain, shape, needed, self.gpu.shared_bytes)
-        candidate = constraints.Candidate(self.chain, self.middle, self.program, shape, fitted, self.gpu)
+        fitted = memory.weights_and_slots(links, shape, needed, self.gpu.shared_bytes)
+        candidate = constraints.Candidate(links, self.middle, self.program, shape, fitted, self.gpu)
         for check in constraints.SHAPE_CONSTRAINTS:
             if (reason := check(candidate)) is not None:
                 return ChainRefusal(shape, check.__name__, reason)
@@ -126,18 +130,19 @@ class _Considered:
         predicted = cost.predict_us(self.chain, self.middle, self.program, shape, weights, self.gpu, self.m)
         return ChainPlan(
             spec=self.chain,
+            deferred=self.deferred,
             middle=self.middle,
             program=self.program,
             shape=shape,
             weights=weights,
             tile_slots=slots,
             tile_n=tile_columns(self.chain.last.n),
-            shared_bytes=memory.shared_bytes(self.chain, shape, weights, slots),
-            registers=registers.held(self.chain, self.middle, self.program, shape),
+            shared_bytes=memory.shared_bytes(links, shape, weights, slots),
+            registers=registers.held(links, self.middle, self.program, shape),
             decisions=(
                 *self.middle.decisions,
                 *self.program.decisions,
-                *_decisions(self.chain, self.m),
+                *_decisions(self.chain, self.deferred, self.m),
             ),
             gpu=self.gpu.name,
             predicted_us=max(floor, predicted),
@@ -146,13 +151,19 @@ class _Considered:
         )
 
 
-def _decisions(chain: ChainSpec, m: int) -> tuple[str, ...]:
-    first, last = chain.links[0], chain.last
+def _decisions(chain: ChainSpec, deferred: Deferred, m: int) -> tuple[str, ...]:
+    first, last = deferred.links.links
     said = [
         f"planned for M = {m}",
         f"{first.outputs[0].name} stays in registers, {BLOCK} of its {first.n} columns at a time, rounded to"
         f" {first.dtype.value}",
     ]
+    if len(first.outputs) > 1 or deferred.vectors:
+        names = ", ".join(o.name for o in last.operands[len(chain.last.operands) :])
+        said.append(f"behind the second GEMM, from reductions between them: {names}")
+    if deferred.peak is not None:
+        name = first.nodes[deferred.peak].name
+        said.append(f"{name} is the largest so far: what was accumulated is scaled when it grows")
     if any(node.op in REDUCTIONS and REDUCTIONS[node.op].axis == "row" for node in last.nodes):
         said.append("row reductions: one tile holds whole rows")
     return tuple(said)

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from comfuse.generator.chain import ChainSpec
+from comfuse.generator.deferral import defer, why_not
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.phases import PhaseProgram, moves_rows
 from comfuse.generator.plan import constraints as one_gemm
 from comfuse.generator.plan.chain import memory, registers
 from comfuse.generator.plan.chain.kernel import MOST_COLUMNS, ChainShape, Weights, tile_columns
+from comfuse.generator.plan.chain.middle import split_middle, why_not_in_blocks
 from comfuse.generator.plan.gpus import Gpu
 from comfuse.generator.spec import FusedSpec, Major, Space
 
@@ -23,7 +25,7 @@ ALIGNMENT = one_gemm.ALIGNMENT  # of K, H and N: rows of all factors start at mu
 class Candidate:
     """A shape for a chain on a GPU, before anyone knows whether it works."""
 
-    chain: ChainSpec
+    chain: ChainSpec  # with its middle reductions deferred
     middle: PhaseProgram
     program: PhaseProgram
     shape: ChainShape
@@ -44,15 +46,36 @@ def second_link_has_one_product(chain: ChainSpec) -> str | None:
     return "two products in the second link; only the first link can have two side by side"
 
 
-def is_not_batched(chain: ChainSpec) -> str | None:
-    return "batched; only one chain at a time can be one kernel" if chain.last.batched else None
-
-
 def is_k_major(chain: ChainSpec) -> str | None:
-    for number, link in enumerate(chain.links):
-        for name, major in (("A", link.a_major), ("B", link.b_major)):
-            if major is not Major.K:
-                return f"{name} of link {number} is contiguous along {'M' if name == 'A' else 'N'}, not K"
+    """The last link's B may be N-major."""
+    factors = [(0, "A", chain.links[0].a_major), (0, "B", chain.links[0].b_major)]
+    factors += [(number, "A", link.a_major) for number, link in enumerate(chain.links) if number > 0]
+    for number, name, major in factors:
+        if major is not Major.K:
+            return f"{name} of link {number} is contiguous along {'M' if name == 'A' else 'N'}, not K"
+    return None
+
+
+def batches_read_tiles(chain: ChainSpec) -> str | None:
+    """Vectors are copied once, for all tiles."""
+    if not chain.last.batched:
+        return None
+    vectors = [o.name for link in chain.links for o in link.operands if o.space in (Space.ROW, Space.COLUMN)]
+    return (
+        f"{vectors[0]}: a vector in a batched chain, whose operands are tiles and scalars"
+        if vectors
+        else None
+    )
+
+
+def vectors_meet_one_factor(chain: ChainSpec) -> str | None:
+    """Vectors of the middle's columns are multiplied by W1 once, along its rows."""
+    if not defer(chain).vectors:
+        return None
+    if chain.last.batched:
+        return "what reductions in the middle shift it by would have to meet the second B of each batch"
+    if chain.last.b_major is not Major.K:
+        return "what reductions in the middle shift it by needs a second B that is contiguous along K"
     return None
 
 
@@ -70,11 +93,19 @@ def rows_fit_a_tile(chain: ChainSpec) -> str | None:
     return f"N = {chain.last.n}; a tile has to hold whole rows, of at most {MOST_COLUMNS} columns"
 
 
-def middle_is_elementwise(chain: ChainSpec) -> str | None:
-    name = _first_reduction(chain.links[0], ("row", "group", "col", "full"))
-    if name is None:
-        return None
-    return f"{name}: a reduction between the GEMMs, where only a part of each row is there at a time"
+def middle_reduces_rows(chain: ChainSpec) -> str | None:
+    name = _first_reduction(chain.links[0], ("group", "col", "full"))
+    return None if name is None else f"{name}: a reduction between the GEMMs that is not along rows"
+
+
+def middle_can_be_deferred(chain: ChainSpec) -> str | None:
+    """Only a part of each row is there at a time."""
+    return why_not(chain)
+
+
+def middle_runs_in_blocks(chain: ChainSpec) -> str | None:
+    deferred = defer(chain)
+    return why_not_in_blocks(deferred, split_middle(deferred))
 
 
 def middle_tiles_are_whole(chain: ChainSpec) -> str | None:
@@ -146,7 +177,10 @@ def shared_memory_fits(c: Candidate) -> str | None:
 
 
 def registers_fit(c: Candidate) -> str | None:
-    needed, limit = registers.held(c.chain, c.middle, c.program, c.shape), registers.most_held(c.shape)
+    needed, limit = (
+        registers.held(c.chain, c.middle, c.program, c.shape),
+        registers.most_held(c.middle, c.shape),
+    )
     if needed <= limit:
         return None
     return f"GEMMs and programs hold {needed} registers a thread, at most {limit} are possible"
@@ -158,13 +192,16 @@ ShapeConstraint = Callable[[Candidate], "str | None"]
 CHAIN_CONSTRAINTS: tuple[ChainConstraint, ...] = (
     has_two_links,
     second_link_has_one_product,
-    is_not_batched,
     is_k_major,
+    batches_read_tiles,
     sizes_are_aligned,
     rows_fit_a_tile,
-    middle_is_elementwise,
+    middle_reduces_rows,
+    middle_can_be_deferred,
+    vectors_meet_one_factor,
     middle_tiles_are_whole,
     middle_operands_are_read,
+    middle_runs_in_blocks,
     rows_do_not_meet,
     groups_are_whole,
     operands_fit,
@@ -175,3 +212,8 @@ SHAPE_CONSTRAINTS: tuple[ShapeConstraint, ...] = (
     shared_memory_fits,
     registers_fit,
 )
+
+
+def unsupported(chain: ChainSpec) -> str | None:
+    """Why no kernel can run a normalised chain, whatever its shape; None where some might."""
+    return next((reason for check in CHAIN_CONSTRAINTS if (reason := check(chain)) is not None), None)

@@ -59,7 +59,10 @@ def predict_us(
     loading = 1e6 * gpu.processors * _loaded(chain, weights, rounds) / gpu.l2_bandwidth
     if weights.residence == "streamed":
         gemms = max(gemms * constants.chain_streaming, loading)
-    slots = middle.cost * blocks(chain.links[0].n) * BLOCK + program.cost * chain.last.n
+    count = blocks(chain.links[0].n)
+    slots = middle.cost * count * BLOCK + program.cost * chain.last.n
+    if len(middle.phases) > 1:  # what was accumulated is scaled in each block
+        slots += count * chain.last.n
     # Four schedulers of 32 lanes.
     issue = 1e6 * slots * tiles * ROWS / 128 / gpu.clock
     memory_us = 1e6 * constants.of("chain_memory", shape.warpgroups) * traffic(chain, m) / gpu.bandwidth

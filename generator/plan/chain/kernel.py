@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from comfuse.generator.chain import ChainSpec
+from comfuse.generator.deferral import Deferred
 from comfuse.generator.phases import PhaseProgram
 from comfuse.generator.plan.kernel_plan import TileShape
 
@@ -70,7 +71,8 @@ class ChainPlan:
     """Everything that the emitted kernel of a chain depends on, and the estimates behind the choice."""
 
     spec: ChainSpec
-    middle: PhaseProgram  # of the first link: one phase, whose one store is what the second link reads
+    deferred: Deferred  # the same with its middle reductions deferred, as the kernel runs it
+    middle: PhaseProgram  # of the first link, as split_middle gives it
     program: PhaseProgram  # of the second link
     shape: ChainShape
     weights: Weights

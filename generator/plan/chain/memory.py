@@ -105,9 +105,9 @@ def weights_and_slots(
 ) -> tuple[Weights, int] | None:
     """As much of the weights as can stay, beside the slots; then what is left to the ring and to more slots.
 
-    None if not even streamed weights fit.
+    None if not even streamed weights fit.  Those of a batched chain are always streamed.
     """
-    for residence in _KINDS:
+    for residence in _KINDS[-1:] if chain.last.batched else _KINDS:
         for slots in range(GOOD_CHUNKS * needed, needed - 1, -1):
             least = Weights(residence, least_ring(residence))
             if shared_bytes(chain, shape, least, slots) <= limit:

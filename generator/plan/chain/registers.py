@@ -8,12 +8,15 @@ and has room for any program that there is room for before.
 from __future__ import annotations
 
 from comfuse.generator.chain import ChainSpec
+from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.phases import PhaseProgram
 from comfuse.generator.plan.chain.kernel import BLOCK, ChainShape, outer_tile, padded_k, tile_columns
 from comfuse.generator.plan.registers import beside
 
 # By warpgroups and buffers; above these, ptxas spilled or serialised the wgmmas of some chains.
 _MOST_HELD = {(2, 1): 208, (2, 2): 192, (3, 1): 128, (3, 2): 128}
+
+_SECOND_SWEEP = 16
 
 
 def held(chain: ChainSpec, middle: PhaseProgram, program: PhaseProgram, shape: ChainShape) -> int:
@@ -27,8 +30,14 @@ def held(chain: ChainSpec, middle: PhaseProgram, program: PhaseProgram, shape: C
     packed = BLOCK // 4
     rows = padded_k(first.k) // 4 if shape.rows_in_registers else 0
     values = 2 * sum(len(phase.columns) for phase in middle.phases)
-    return results + packed + rows + values + beside(program, outer_tile(last.n))
+    # Of two rows too: what reductions have so far, a peak's shift and what it scales by.
+    states = sum(REDUCTIONS[middle.spec.nodes[r].op].state_floats for r in middle.reductions)
+    states += 2 * (len(middle.phases) - 1)
+    return results + packed + rows + values + 2 * states + beside(program, outer_tile(last.n))
 
 
-def most_held(shape: ChainShape) -> int:
-    return _MOST_HELD[shape.warpgroups, shape.buffers]
+def most_held(middle: PhaseProgram, shape: ChainShape) -> int:
+    limit = _MOST_HELD[shape.warpgroups, shape.buffers]
+    # A middle that sweeps twice over a block holds more of it at once than is counted.
+    sweeps_twice = len(middle.phases) > 1 and (shape.warpgroups, shape.buffers) == (3, 2)
+    return limit - _SECOND_SWEEP if sweeps_twice else limit

@@ -3,7 +3,8 @@
 //
 // A block is 64 of the middle's H columns.  Of W0 it is 64 rows of each product, the products one after the
 // other in each 64 k's, so that one wgmma covers both; of W1, 64 k's of all rows.  Both are read as they are,
-// but W1's rows are permuted as mainloop.hpp says, for the sake of the program behind.
+// but W1's rows are permuted as mainloop.hpp says, for the sake of the program behind.  As there, not where
+// it is N-major or the chain is batched.
 //
 // Blocks beyond H are zeros, of W1 too, and so are rows of X beyond M and k's beyond K: TMA fills them.
 #pragma once
@@ -23,7 +24,10 @@ struct ChainFactors {
   static constexpr int K = RowsT::K, H = FirstGemm::N, N = SecondGemm::N;
   static constexpr int kProducts = FirstGemm::kProducts, kWarpgroups = Schedule::kWarpgroups,
                        kBuffers = Schedule::kBuffers, kRing = Weights::kRing;
-  static constexpr bool kRowsInRegisters = RowsT::kInRegisters;
+  using MajorSecond = typename SecondGemm::MajorB;
+  static constexpr bool kRowsInRegisters = RowsT::kInRegisters, kBatched = FirstGemm::kBatched;
+  static constexpr bool kMNMajorSecond = std::is_same<MajorSecond, MNMajor>::value,
+                        kPermutedSecond = !kMNMajorSecond && !kBatched;
   static constexpr int kBlock = Schedule::kBlock, kBlocks = (H + kBlock - 1) / kBlock;
   static constexpr int kSteps = (K + kWgmmaK - 1) / kWgmmaK, kBoxesK = (K + 63) / 64;
   static constexpr int TileN = (N + 63) / 64 * 64;
@@ -32,6 +36,8 @@ struct ChainFactors {
   static_assert(kBlock == kRowsOfBlock && kBlock * sizeof(T) == kLineBytes, "a block is one swizzled line");
   static_assert(kWarpgroups == 2 || kWarpgroups == 3);
   static_assert(kBuffers == 1 || kBuffers == 2);
+  static_assert(kBatched == SecondGemm::kBatched && (!kBatched || !(Weights::kFirst || Weights::kSecond)),
+                "weights of a batch pass by");
   static_assert(kProducts <= 2 && SecondGemm::kProducts == 1 && TileN <= 256);
 
   // ---- bytes
@@ -49,10 +55,15 @@ struct ChainFactors {
   static_assert(kStreamedBlocks == 0 || kRing >= (Weights::kFirst ? 1 : 2));
 
   // The last 32 of W1's rows may be 8, 16 or 24: a tensor map of their own says so.
-  static constexpr int kPartialColumns = N % 32;
+  static constexpr int kPartialColumns = kPermutedSecond ? N % 32 : 0;
   static constexpr int kGroupsOfBox = kPartialColumns == 0 ? TileN / 32 : 1;
 
-  struct Maps {
+  // From batch to batch, as in Mainloop::Maps.
+  struct OneBatch {};
+  struct Steps {
+    int rows_step, first_step[kProducts], second_step;
+  };
+  struct Maps : std::conditional_t<kBatched, Steps, OneBatch> {
     CUtensorMap rows, first[kProducts], second, second_partial;
   };
 
@@ -79,43 +90,71 @@ struct ChainFactors {
   static constexpr uint64_t kOnce = uint64_t(cute::TMA::CacheHintSm90::EVICT_FIRST),
                             kAgain = uint64_t(cute::TMA::CacheHintSm90::EVICT_LAST);
   template <uint64_t kHint>
-  CF_DEVICE static void load_rows(Maps const& maps, uint64_t* full, uint8_t* to, int row) {
+  CF_DEVICE static void load_rows(Maps const& maps, uint64_t* full, uint8_t* to, int row, int batch) {
     Barrier::arrive_and_expect_tx(full, kRowBytes);
 #pragma unroll
-    for (int box = 0; box < kBoxesK; ++box)
-      cute::SM90_TMA_LOAD_2D::copy(&maps.rows, full, kHint, to + box * kBlockBytes, box * 64, row);
+    for (int box = 0; box < kBoxesK; ++box) {
+      uint8_t* const part = to + box * kBlockBytes;
+      if constexpr (kBatched)
+        cute::SM90_TMA_LOAD_3D::copy(&maps.rows, full, kHint, part, box * 64, row, batch * maps.rows_step);
+      else
+        cute::SM90_TMA_LOAD_2D::copy(&maps.rows, full, kHint, part, box * 64, row);
+    }
   }
-  CF_DEVICE static void load_first(Maps const& maps, uint64_t* full, uint8_t* to, int block) {
+  CF_DEVICE static void load_first(Maps const& maps, uint64_t* full, uint8_t* to, int block, int batch) {
     Barrier::arrive_and_expect_tx(full, kFirstBytes);
 #pragma unroll
     for (int box = 0; box < kBoxesK; ++box) {
 #pragma unroll
-      for (int p = 0; p < kProducts; ++p)
-        cute::SM90_TMA_LOAD_2D::copy(&maps.first[p], full, kAgain, to + (box * kProducts + p) * kBlockBytes,
-                                     box * 64, block * kBlock);
+      for (int p = 0; p < kProducts; ++p) {
+        uint8_t* const part = to + (box * kProducts + p) * kBlockBytes;
+        if constexpr (kBatched)
+          cute::SM90_TMA_LOAD_3D::copy(&maps.first[p], full, kAgain, part, box * 64, block * kBlock,
+                                       batch * maps.first_step[p]);
+        else
+          cute::SM90_TMA_LOAD_2D::copy(&maps.first[p], full, kAgain, part, box * 64, block * kBlock);
+      }
     }
   }
-  CF_DEVICE static void load_second(Maps const& maps, uint64_t* full, uint8_t* to, int block) {
+  CF_DEVICE static void load_second(Maps const& maps, uint64_t* full, uint8_t* to, int block, int batch) {
     Barrier::arrive_and_expect_tx(full, kSecondBytes);
+    if constexpr (kPermutedSecond) {
 #pragma unroll
-    for (int group = 0; group < TileN / 32; group += kGroupsOfBox) {
-      bool const partial = kPartialColumns != 0 && group == N / 32;
-      cute::SM90_TMA_LOAD_5D::copy(partial ? &maps.second_partial : &maps.second, full, kAgain,
-                                   to + group * 32 * kLineBytes, block * kBlock, 0, 0, 0,
-                                   partial ? 0 : group);
+      for (int group = 0; group < TileN / 32; group += kGroupsOfBox) {
+        bool const partial = kPartialColumns != 0 && group == N / 32;
+        cute::SM90_TMA_LOAD_5D::copy(partial ? &maps.second_partial : &maps.second, full, kAgain,
+                                     to + group * 32 * kLineBytes, block * kBlock, 0, 0, 0,
+                                     partial ? 0 : group);
+      }
+    } else if constexpr (kMNMajorSecond) {
+#pragma unroll
+      for (int n = 0; n < TileN; n += kRowsOfBlock)
+        load_plain(maps, full, to + n * kLineBytes, n, block * kBlock, batch);
+    } else {
+      load_plain(maps, full, to, block * kBlock, 0, batch);
     }
+  }
+  // A box of W1 as it is.
+  CF_DEVICE static void load_plain(Maps const& maps, uint64_t* full, uint8_t* to, int inner, int outer,
+                                   int batch) {
+    if constexpr (kBatched)
+      cute::SM90_TMA_LOAD_3D::copy(&maps.second, full, kAgain, to, inner, outer, batch * maps.second_step);
+    else
+      cute::SM90_TMA_LOAD_2D::copy(&maps.second, full, kAgain, to, inner, outer);
   }
 
   // All blocks, in the order in which the consumers wait for them; the streamed ones again for each round
-  // of tiles.
-  CF_DEVICE static void load_weights(Maps const& maps, Shared const& shared, int rounds) {
+  // of tiles, `batch_of(round)`.
+  template <class BatchOf>
+  CF_DEVICE static void load_weights(Maps const& maps, Shared const& shared, int rounds,
+                                     BatchOf const& batch_of) {
     if constexpr (kResidentBlocks > 0) {
 #pragma unroll 1
       for (int block = 0; block < kBlocks; ++block) {
-        load_first(maps, &shared.resident(block), shared.weights + block * kFirstBytes, block);
+        load_first(maps, &shared.resident(block), shared.weights + block * kFirstBytes, block, 0);
         if constexpr (Weights::kSecond)
           load_second(maps, &shared.resident(kBlocks + block),
-                      shared.weights + kSecondOffset + block * kSecondBytes, block);
+                      shared.weights + kSecondOffset + block * kSecondBytes, block, 0);
       }
     }
     if constexpr (kStreamedBlocks > 0) {
@@ -126,20 +165,21 @@ struct ChainFactors {
         position.advance();
         return slot;
       };
-      auto const stream_first = [&](int block) {
+      auto const stream_first = [&](int block, int batch) {
         if (Weights::kFirst || block >= kBlocks) return;
         uint32_t const slot = next_slot();
-        load_first(maps, &shared.full(slot), shared.slot(slot), block);
+        load_first(maps, &shared.full(slot), shared.slot(slot), block, batch);
       };
 #pragma unroll 1
       for (int round = 0; round < rounds; ++round) {
+        int const batch = batch_of(round);
 #pragma unroll 1
-        for (int block = 0; block < kBuffers; ++block) stream_first(block);
+        for (int block = 0; block < kBuffers; ++block) stream_first(block, batch);
 #pragma unroll 1
         for (int block = 0; block < kBlocks; ++block) {
           uint32_t const slot = next_slot();
-          load_second(maps, &shared.full(slot), shared.slot(slot), block);
-          stream_first(block + kBuffers);
+          load_second(maps, &shared.full(slot), shared.slot(slot), block, batch);
+          stream_first(block + kBuffers, batch);
         }
       }
     }

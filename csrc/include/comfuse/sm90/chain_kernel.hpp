@@ -6,62 +6,34 @@
 
 #include "comfuse/abi.h"
 #include "comfuse/sm90/chain_mainloop.hpp"
+#include "comfuse/sm90/chain_scheduler.hpp"
 #include "comfuse/sm90/divisor.hpp"
 #include "comfuse/sm90/epilogue.hpp"
 #include "comfuse/sm90/reductions.hpp"
 
 namespace comfuse::sm90 {
 
-// Read anew each time: it need not stay in a register.
-CF_DEVICE int grid_size() {
-  int size;
-  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(size));
-  return size;
-}
-
-// Warpgroup w of CTA b takes the tiles b, b + G, ... of G CTAs, whose number modulo the warpgroups is w.
-template <int Warpgroups>
-struct ChainScheduler {
-  static constexpr int kTilesN = 1, kClustersN = 1;
-
-  struct Item {
-    static constexpr int tile_n = 0, batch = 0;
-    int row_block;
-    CF_DEVICE int row() const { return row_block * 64; }
-    CF_DEVICE static constexpr int column() { return 0; }
-    CF_DEVICE static constexpr bool phantom() { return false; }
-  };
-
-  int next, row_blocks;
-
-  CF_DEVICE ChainScheduler(int row_blocks, int warpgroup)
-      : next(warpgroup * grid_size() + blockIdx.x), row_blocks(row_blocks) {}
-  CF_DEVICE bool done() const { return next >= row_blocks; }
-  CF_DEVICE Item item() const { return {next}; }
-  CF_DEVICE void advance() { next += Warpgroups * grid_size(); }
-};
-
 template <class FirstGemm, class MiddleT, class SecondGemm, class ScheduleT, class RowsT, class WeightsT,
-          class SlotsT, class OperandsT, class ProgramT>
+          class SlotsT, class OperandsT, class ProgramT, class HandedT = NothingHanded>
 struct FusedChain {
   using Factors = ChainFactors<FirstGemm, SecondGemm, ScheduleT, RowsT, WeightsT>;
   using Element = typename Factors::T;
   using Middle = MiddleT;
   using Program = ProgramT;
+  using Handed = HandedT;
   using Phases = typename Concatenate<List<Middle>, PhasesOf<Program>>::type;
   using OperandList = OperandsT;
   using MiddleOperands = MiddleOperandsOf<Middle, OperandList>;
-  using OuterOperands = OuterOperandsOf<Middle, OperandList>;
-  using Scheduler = ChainScheduler<Factors::kWarpgroups>;
+  using OuterOperands = OuterOperandsOf<List<Middle, Handed>, OperandList>;
+  using Scheduler = ChainScheduler<Factors::kWarpgroups, Factors::kBatched>;
   using Item = typename Scheduler::Item;
-  static_assert(Middle::Groups::size == 0 && ReductionsOf<List<Middle>>::size == 0);
   static_assert(ColReductionsOf<Program>::size + FullReductionsOf<Program>::size == 0,
                 "a chain has no collector");
 
   // ---- what the program behind the second GEMM is told: its tiles, each a team's of one warpgroup
   static constexpr int N = Factors::N, TileM = 64, TileN = Factors::TileN, ClusterN = 1;
   static constexpr int kProducts = 1, kFragments = 1, kTeams = 1, kTeamSize = 1;
-  static constexpr bool kBatched = false, kClippedN = N % TileN != 0, kPairs = false;
+  static constexpr bool kBatched = Factors::kBatched, kClippedN = N % TileN != 0, kPairs = false;
   using Accumulator = float[kFragments][TileN / 2];
 
   // ---- threads
@@ -95,10 +67,13 @@ struct FusedChain {
   template <class V>
   static constexpr int middle_offset = vector_bytes<V, 0, kMiddleColumns>(MiddleOperands{});
   static constexpr int kVectorBytes = 0;  // that a producer brings
-  static constexpr int kOuterBytes = vector_bytes<void, TileM, TileN>(OuterOperands{});
+  using OuterVectors =
+      typename Concatenate<OuterOperands, typename VectorsHanded<typename Handed::Effects>::type>::type;
+  static constexpr int kOuterBytes = vector_bytes<void, TileM, TileN>(OuterVectors{});
   template <class V>
-  static constexpr int vector_offset = vector_bytes<V, TileM, TileN>(OuterOperands{});
-  static constexpr int kOuterBuffers = count_of<IsColumnVector>(OuterOperands{}) > 0 ? kWarpgroups : 1;
+  static constexpr int vector_offset = vector_bytes<V, TileM, TileN>(OuterVectors{});
+  static constexpr int kOuterBuffers = count_of<IsColumnVector>(OuterVectors{}) > 0 ? kWarpgroups : 1;
+  static constexpr bool kFolds = count_of<IsHandFold>(typename Handed::Effects{}) > 0;
 
   // ---- shared memory: weights, each warpgroup's rows, each one's tile slots, vectors, barriers
   static constexpr int kRowsOffset = Factors::kWeightBytes;
@@ -120,7 +95,7 @@ struct FusedChain {
   static constexpr int kOutputs = output_count(StoresOf<Program>{});
   static_assert(kOutputs <= CF_MAX_OUTPUTS);
 
-  struct Params {
+  struct Params : std::conditional_t<kFolds, SecondFactor, NoSecondFactor> {
     typename Factors::Maps factors;
     CUtensorMap tiles[kTileOperands > 0 ? kTileOperands : 1];
     int tile_steps[kTileOperands > 0 ? kTileOperands : 1];
@@ -131,9 +106,15 @@ struct FusedChain {
     Workspace workspace;
   };
 
+  static_assert(!kBatched || vector_bytes<void, 1, 1>(OperandList{}) == 0, "vectors are for all batches");
+  // Where the batch's part of a tensor begins.
   template <class T>
-  CF_DEVICE static T* base(CfTensor const& tensor, Item const&) {
-    return static_cast<T*>(tensor.data);
+  CF_DEVICE static T* base(CfTensor const& tensor, Item const& item) {
+    T* const data = static_cast<T*>(tensor.data);
+    if constexpr (kBatched)
+      return data + item.batch * tensor.batch_stride;
+    else
+      return data;
   }
 
   CF_DEVICE static void run(Params const& params) {
@@ -163,7 +144,9 @@ struct FusedChain {
         if (warp < kWarpgroups)
           produce_rows(params, shared_of(memory, warp), warp);
         else if (warp == 3)
-          Factors::load_weights(params.factors, weights, rounds(params, 0));
+          Factors::load_weights(params.factors, weights, rounds(params, 0), [&](int round) {
+            return Scheduler::batch_of(params.blocks_of_batch, round);
+          });
       }
     } else {
       cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
@@ -194,10 +177,11 @@ struct FusedChain {
   CF_DEVICE static uint8_t* outer_vectors(uint8_t* memory, int warpgroup) {
     return memory + kOuterOffset + (kOuterBuffers > 1 ? warpgroup * kOuterBytes : 0);
   }
-  // How many tiles a warpgroup has: the first one as many as any.
   CF_DEVICE static int rounds(Params const& params, int warpgroup) {
-    int const size = grid_size(), lap = kWarpgroups * size, first = warpgroup * size + blockIdx.x;
-    return (params.row_blocks - first + lap - 1) / lap;
+    return Scheduler::rounds(params.row_blocks, params.blocks_of_batch, warpgroup);
+  }
+  CF_DEVICE static Scheduler scheduler(Params const& params, int warpgroup) {
+    return {params.row_blocks, params.blocks_of_batch, warpgroup};
   }
 
   // ---- one thread for each warpgroup: rows of X, a stage ahead where there are two, and tile operands
@@ -205,51 +189,58 @@ struct FusedChain {
     // Rows that a tile operand is likely to be read from again stay in L2.
     constexpr uint64_t kHint =
         kTileOperands > 0 ? uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL) : Factors::kOnce;
-    Scheduler ahead(params.row_blocks, warpgroup);
+    Scheduler ahead = scheduler(params, warpgroup);
     RingPosition<kRowStages> rows;
     auto const load_rows = [&] {
+      while (ahead.idle()) ahead.advance();
       if (ahead.done()) return;
       wait(shared.rows_empty[rows.slot], rows.phase ^ 1);
       Factors::template load_rows<kHint>(params.factors, shared.rows_full + rows.slot,
-                                         shared.rows + rows.slot * Factors::kRowBytes, ahead.item().row());
+                                         shared.rows + rows.slot * Factors::kRowBytes, ahead.item().row(),
+                                         ahead.item().batch);
       rows.advance();
       ahead.advance();
     };
     if constexpr (kRowStages > 1) load_rows();
     RingPosition<(kSlots > 0 ? kSlots : 1)> slots;
 #pragma unroll 1
-    for (Scheduler scheduler(params.row_blocks, warpgroup); !scheduler.done(); scheduler.advance()) {
+    for (Scheduler tiles = scheduler(params, warpgroup); !tiles.done(); tiles.advance()) {
+      if (tiles.idle()) continue;
       load_rows();
-      produce_phases(params, shared, scheduler.item().row(), slots, Phases{});
+      produce_phases(params, shared, tiles.item(), slots, Phases{});
     }
   }
   // In the order in which the consumers read them.
   template <class Position, class... P>
-  CF_DEVICE static void produce_phases(Params const& params, Shared const& shared, int row,
+  CF_DEVICE static void produce_phases(Params const& params, Shared const& shared, Item const& item,
                                        Position& position, List<P...>) {
-    (produce_phase(params, shared, row, position, typename P::Tiles{}), ...);
+    (produce_phase(params, shared, item, position, typename P::Tiles{}), ...);
   }
   template <class Position, class... Leaf>
-  CF_DEVICE static void produce_phase(Params const& params, Shared const& shared, int row, Position& position,
-                                      List<Leaf...>) {
+  CF_DEVICE static void produce_phase(Params const& params, Shared const& shared, Item const& item,
+                                      Position& position, List<Leaf...>) {
     if constexpr (sizeof...(Leaf) > 0) {
       constexpr bool kOfMiddle = (false || ... || reads_leaf<Leaf, Middle>);
       constexpr int kColumns = kOfMiddle ? Factors::H : TileN;
 #pragma unroll 1
       for (int column = 0; column < kColumns; column += kFragmentColumns)
-        (produce_slot(params, shared, row, column, position, Leaf{}), ...);
+        (produce_slot(params, shared, item, column, position, Leaf{}), ...);
     }
   }
   template <class Position, class Leaf>
-  CF_DEVICE static void produce_slot(Params const& params, Shared const& shared, int row, int column,
+  CF_DEVICE static void produce_slot(Params const& params, Shared const& shared, Item const& item, int column,
                                      Position& position, Leaf) {
     constexpr int kMap = index_among<IsTile, Leaf>(OperandList{});
     constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     wait(shared.ring.empty[position.slot], position.phase ^ 1);
     uint64_t* full = shared.ring.full + position.slot;
     Barrier::arrive_and_expect_tx(full, 64 * 32 * sizeof(typename ElementOf<Leaf>::type));
-    cute::SM90_TMA_LOAD_2D::copy(&params.tiles[kMap], full, kHint,
-                                 shared.ring.slots + position.slot * kSlotBytes, column, row);
+    uint8_t* const slot = shared.ring.slots + position.slot * kSlotBytes;
+    if constexpr (kBatched)
+      cute::SM90_TMA_LOAD_3D::copy(&params.tiles[kMap], full, kHint, slot, column, item.row(),
+                                   item.batch * params.tile_steps[kMap]);
+    else
+      cute::SM90_TMA_LOAD_2D::copy(&params.tiles[kMap], full, kHint, slot, column, item.row());
     position.advance();
   }
 
@@ -259,6 +250,8 @@ struct FusedChain {
 #pragma unroll
     for (int buffer = 0; buffer < kOuterBuffers; ++buffer)
       copy_rows<N, TileN, false>(params, outer_vectors(memory, buffer), OuterOperands{});
+    Folds<FusedChain>::run(params, memory + kOuterOffset, kOuterBuffers, kOuterBytes,
+                           typename Handed::Effects{});
     asm volatile("bar.sync 1, %0;" ::"n"(kWarpgroups * kWarpgroup) : "memory");
   }
   template <int kEnd, int kCount, bool kOfMiddle, class... Operand>
@@ -303,14 +296,18 @@ struct FusedChain {
     Epilogue<FusedChain> epilogue(params, {shared.ring, vectors, nullptr, nullptr, {}}, 0, warp_of_group());
     RingPosition<kRowStages> rows;
 #pragma unroll 1
-    for (Scheduler scheduler(params.row_blocks, warpgroup); !scheduler.done(); scheduler.advance()) {
+    for (Scheduler tiles = scheduler(params, warpgroup); !tiles.done(); tiles.advance()) {
+      if (tiles.idle()) {
+        weights.skip_tile();
+        continue;
+      }
       // Of one tile only: registers that wgmma reads would else stay alive through the program behind.
       Accumulator accumulator;
       ChainMainloop<FusedChain> mainloop(params, weights, epilogue.ring(), memory + kMiddleOffset);
-      auto const item = scheduler.item();
+      auto const item = tiles.item();
       wait(shared.rows_full[rows.slot], rows.phase);
       mainloop.run({shared.rows + rows.slot * Factors::kRowBytes, shared.rows_empty + rows.slot,
-                    item.row() + warp_of_group() * 16},
+                    item.row() + warp_of_group() * 16, vectors},
                    accumulator[0], [&] {
                      if constexpr (kOuterBuffers > 1) copy_columns(params, item, vectors, OuterOperands{});
                    });
@@ -318,7 +315,7 @@ struct FusedChain {
       epilogue.run(accumulator, item);
     }
     // The others' blocks wait for this warpgroup too.  (Its number anew: no register keeps it till here.)
-    if constexpr (Factors::kStreamedBlocks > 0)
+    if constexpr (Factors::kStreamedBlocks > 0 && !kBatched)
       for (int i = rounds(params, int(threadIdx.x) / kWarpgroup - 1); i < rounds(params, 0); ++i)
         weights.skip_tile();
   }

@@ -10,8 +10,10 @@
 #pragma once
 
 #include "comfuse/sm90/chain_factors.hpp"
+#include "comfuse/sm90/chain_handed.hpp"
 #include "comfuse/sm90/chain_middle.hpp"
 #include "comfuse/sm90/slot_ring.hpp"
+#include "comfuse/sm90/transpose.hpp"
 
 namespace comfuse::sm90 {
 
@@ -21,8 +23,10 @@ class ChainMainloop {
   using Middle = typename Kernel::Middle;
   using Params = typename Kernel::Params;
   using T = typename Factors::T;
+  using MajorSecond = typename Factors::MajorSecond;
   using Ring = SlotRing<Kernel>;
   using Source = MiddleSource<Kernel>;
+  using States = MiddleStates<Middle, Factors::H>;
   static constexpr int kBlocks = Factors::kBlocks, kBlock = Factors::kBlock, kBuffers = Factors::kBuffers;
   static constexpr int kProducts = Factors::kProducts, kSteps = Factors::kSteps, TileN = Factors::TileN;
   static constexpr int kLastColumns = Factors::H - (kBlocks - 1) * kBlock;  // that the last block has
@@ -33,6 +37,7 @@ class ChainMainloop {
     uint8_t* rows;  // of X, in shared memory
     uint64_t* rows_empty;
     int row;  // first of the warp's 16 rows in the matrix
+    uint8_t* vectors;  // of the program behind: what the middle hands on
   };
 
   // `vectors`: the middle's row vectors.
@@ -67,7 +72,10 @@ class ChainMainloop {
     }
     last_steps<1 + kLooped>(tile, source, outer);
     multiply_second<true>(outer, kBlocks - 1);
+    if constexpr (Kernel::Handed::Effects::size > 0)
+      hand_rows<Kernel>(params_, states_.finish(), tile.vectors, tile.row, warp_of_group() * 16);
     finish_second<0>(outer);
+    if constexpr (!Factors::kPermutedSecond) transpose(outer);
   }
 
  private:
@@ -105,6 +113,7 @@ class ChainMainloop {
       if constexpr (!kLast) finish_first<kNext>(tile, kLike + 1 == kBlocks - 1);
       fence_accumulators(buffer);
     }
+    if constexpr (States::kOnline && !kFirst) states_.rescale(outer);
     pack_passed(buffer);
   }
 
@@ -158,12 +167,23 @@ class ChainMainloop {
   // ---- the middle, which leaves what it passes on in the first product's place
   template <bool kLast>
   CF_DEVICE void run_middle(Source& source, float (&buffer)[kProducts * kBlock / 2], int block) {
+    if constexpr (States::kOnline) {
+      sweep<typename Middle::First, kLast>(source, buffer, block);
+      states_.grow();
+      source.columns = states_.shifts();
+      sweep<typename Middle::Second, kLast>(source, buffer, block);
+      source.columns = source.rows.values;
+    } else {
+      sweep<Middle, kLast>(source, buffer, block);
+    }
+  }
+  template <class Phase, bool kLast>
+  CF_DEVICE void sweep(Source& source, float (&buffer)[kProducts * kBlock / 2], int block) {
     constexpr int kColumns = kLast ? kLastColumns : kBlock;
-    using Passed = typename PassedBy<typename Middle::Effects>::type;
 #pragma unroll
     for (int chunk = 0; chunk < kBlock; chunk += kFragmentColumns) {
       if (chunk >= kColumns) continue;
-      HeldSlots<1, Middle::Tiles::size> slots;
+      HeldSlots<1, Phase::Tiles::size> slots;
       ring_.acquire(slots);
       source.tiles = slots.address[0];
       source.column = block * kBlock + chunk;
@@ -172,15 +192,32 @@ class ChainMainloop {
 #pragma unroll
         for (int n = 0; n < kFragmentValues; ++n) source.acc[p].v[n] = buffer[(p * kBlock + chunk) / 2 + n];
       }
-      with_lets(source, typename Middle::Lets{}, [&](auto const& env) {
-        Fragment const f = evaluate<Passed>(env);
-        // Columns that do not exist meet zeros in W1, but might be infinite or NaN.
-#pragma unroll
-        for (int n = 0; n < kFragmentValues; ++n)
-          buffer[chunk / 2 + n] = chunk + n / 4 * 8 < kColumns ? f.v[n] : 0.f;
+      with_lets(source, typename Phase::Lets{}, [&](auto const& env) {
+        states_.add(env, source.column == 0, kColumns - chunk, typename Phase::Effects{});
+        leave(env, buffer + chunk / 2, kColumns - chunk, typename Phase::Effects{});
       });
       ring_.release(slots);
     }
+  }
+  // What a phase leaves in place of the product, of 32 columns of which `existing` do.
+  template <class Env, class... E>
+  CF_DEVICE static void leave(Env const& env, float* values, int existing, List<E...>) {
+    (leave(env, values, existing, E{}), ...);
+  }
+  template <class Env, class E>
+  CF_DEVICE static void leave(Env const&, float*, int, E) {}
+  template <class Env, class X>
+  CF_DEVICE static void leave(Env const& env, float* values, int, Keep<X>) {
+    Fragment const f = evaluate<X>(env);
+#pragma unroll
+    for (int n = 0; n < kFragmentValues; ++n) values[n] = f.v[n];
+  }
+  template <class Env, class X>
+  CF_DEVICE static void leave(Env const& env, float* values, int existing, Pass<X>) {
+    Fragment const f = evaluate<X>(env);
+    // Columns that do not exist meet zeros in W1, but might be infinite or NaN.
+#pragma unroll
+    for (int n = 0; n < kFragmentValues; ++n) values[n] = n / 4 * 8 < existing ? f.v[n] : 0.f;
   }
 
   // ---- GEMM 1
@@ -203,8 +240,9 @@ class ChainMainloop {
     cute::warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < kStepsOfBlock; ++step)
-      wgmma<T, TileN>(passed_ + 4 * step, wgmma_descriptor<KMajor>(b + step * SharedLayout<KMajor>::kStep),
-                      outer, block > 0 || step > 0);
+      wgmma<T, TileN, Factors::kMNMajorSecond>(
+          passed_ + 4 * step, wgmma_descriptor<MajorSecond>(b + step * SharedLayout<MajorSecond>::kStep),
+          outer, block > 0 || step > 0);
     cute::warpgroup_commit_batch();
   }
   // `kFirsts`: GEMMs 0 begun since.
@@ -224,6 +262,7 @@ class ChainMainloop {
   uint32_t rows_of_thread_[Factors::kRowsInRegisters ? 4 * kSteps : 1];
   float buffers_[kBuffers][kProducts * kBlock / 2];
   uint32_t passed_[kBlock / 4];  // the middle's result as GEMM 1's A
+  States states_;
 };
 
 }  // namespace comfuse::sm90

@@ -105,12 +105,4 @@ CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, Tile<Index, T>) {
   return f;
 }
 
-// The one expression that a middle passes on.
-template <class>
-struct PassedBy;
-template <class X>
-struct PassedBy<List<Pass<X>>> {
-  using type = X;
-};
-
 }  // namespace comfuse::sm90

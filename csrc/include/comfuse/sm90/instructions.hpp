@@ -24,6 +24,13 @@ CF_DEVICE int lane_id() { return threadIdx.x & 31; }
 CF_DEVICE int warp_id() { return __shfl_sync(kFullWarp, int(threadIdx.x) / 32, 0); }
 CF_DEVICE uint32_t uniform(uint32_t x) { return __shfl_sync(kFullWarp, x, 0); }
 
+// Read anew each time: it need not stay in a register.
+CF_DEVICE int grid_size() {
+  int size;
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(size));
+  return size;
+}
+
 // Ends the kernel with an illegal-address error, which the host sees at its next call.  Not `trap`:
 // wherever one is reachable, ptxas keeps the consumer warpgroups to the 168 registers a thread starts
 // with, whatever setmaxnreg says, and spills.
@@ -140,13 +147,13 @@ CF_DEVICE void wgmma(uint64_t a, uint64_t b, float (&d)[N / 2], bool accumulate)
   wgmma<Op>(a, b, d, accumulate ? ScaleOut::One : ScaleOut::Zero, std::make_index_sequence<N / 2>{});
 }
 
-// The same with A in registers, four words a thread (ldmatrix.x4 loads them), and B K-major.
-template <class T, int N>
+// The same with A in registers, four words a thread (ldmatrix.x4 loads them).
+template <class T, int N, cute::SM90::GMMA::Major MajorB>
 struct WgmmaOfRegisters;
-#define CF_WGMMA(T, N, NAME)                                                                   \
-  template <>                                                                                  \
-  struct WgmmaOfRegisters<T, N> {                                                              \
-    using Op = cute::SM90::GMMA::NAME<cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::K>; \
+#define CF_WGMMA(T, N, NAME)                                               \
+  template <cute::SM90::GMMA::Major MajorB>                                \
+  struct WgmmaOfRegisters<T, N, MajorB> {                                  \
+    using Op = cute::SM90::GMMA::NAME<cute::SM90::GMMA::Major::K, MajorB>; \
   };
 CF_WGMMA(bf16, 64, MMA_64x64x16_F32BF16BF16_RS)
 CF_WGMMA(bf16, 128, MMA_64x128x16_F32BF16BF16_RS)
@@ -163,11 +170,12 @@ CF_DEVICE void wgmma(uint32_t const* a, uint64_t b, float (&d)[Size], cute::SM90
                      std::index_sequence<I...>) {
   Op::fma(a[0], a[1], a[2], a[3], b, d[I]..., scale);
 }
-template <class T, int N>
+template <class T, int N, bool MNMajorB = false>
 CF_DEVICE void wgmma(uint32_t const* a, uint64_t b, float (&d)[N / 2], bool accumulate) {
+  using cute::SM90::GMMA::Major;
   using cute::SM90::GMMA::ScaleOut;
-  wgmma<typename WgmmaOfRegisters<T, N>::Op>(a, b, d, accumulate ? ScaleOut::One : ScaleOut::Zero,
-                                             std::make_index_sequence<N / 2>{});
+  using Op = typename WgmmaOfRegisters<T, N, MNMajorB ? Major::MN : Major::K>::Op;
+  wgmma<Op>(a, b, d, accumulate ? ScaleOut::One : ScaleOut::Zero, std::make_index_sequence<N / 2>{});
 }
 
 template <int Size>

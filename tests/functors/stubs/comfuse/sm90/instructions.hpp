@@ -1,4 +1,5 @@
-// Stands in for comfuse/sm90/instructions.hpp on the host: one lane at a time, which `lane` names.
+// Stands in for comfuse/sm90/instructions.hpp on the host: one lane at a time, which `lane` names, or with
+// barrier_of_four.hpp before it those of a quad, each in a thread of its own.
 #pragma once
 
 #include <math.h>
@@ -24,10 +25,9 @@ struct uint2 {
 struct uint4 {
   uint32_t x, y, z, w;
 };
-template <class T>
-T __shfl_xor_sync(unsigned, T x, int) {
-  return x;
-}
+inline struct BlockIndex {
+  int x;
+} blockIdx;
 
 namespace comfuse {
 struct bf16 {  // for its size
@@ -41,7 +41,23 @@ inline bf16 from_float<bf16>(float x) {
 
 namespace sm90 {
 constexpr unsigned kFullWarp = 0xffffffffu;
-inline int lane = 0;
+inline thread_local int lane = 0;
+inline int grid = 1;
+inline int grid_size() { return grid; }
 inline int lane_id() { return lane; }
 }  // namespace sm90
 }  // namespace comfuse
+
+#ifdef CF_LANES_ARE_THREADS
+inline float __shfl_sync(unsigned, float x, int from) {
+  return quad::exchange(x, comfuse::sm90::lane, from % 4);
+}
+inline float __shfl_xor_sync(unsigned, float x, int mask) {
+  return quad::exchange(x, comfuse::sm90::lane, comfuse::sm90::lane ^ mask);
+}
+#else
+template <class T>
+T __shfl_xor_sync(unsigned, T x, int) {
+  return x;
+}
+#endif
