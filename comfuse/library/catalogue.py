@@ -7,7 +7,7 @@ A catalogue is a table of settings and a list of entries::
 
     [[kernel]]
     program = "layernorm"            # a function of comfuse.generator.catalog
-    shapes = [[1024, 1024], [1024, 4096]]   # N and K
+    shapes = [[1024, 1024], [1024, 4096]]   # N and K; of two products back to back N, K and H
     dtype = ["bf16", "fp16"]         # of the factors; bf16 if not given
     bias = "same"                    # any argument of that function; "same" is the dtype of the factors
     layouts = { b = "mn" }           # a field of Layouts
@@ -34,19 +34,21 @@ from typing import Any
 from comfuse.errors import CatalogueError, SpecError
 from comfuse.generator import catalog
 from comfuse.generator.catalog import Layouts
+from comfuse.generator.chain import ChainSpec, parse_program
 from comfuse.generator.plan import gpus
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
 from comfuse.library.rows import M_CLASSES
 
 SHIPPED = Path(__file__).resolve().parents[1] / "catalogues"
 MANY = "many"
-# Of one kernel each: libraries hold no chains.
-_PROGRAMS = [
-    name
+# By name, and how many sizes each takes: N and K, of a chain also H.
+_SIZES = {"FusedSpec": 2, "ChainSpec": 3}
+_PROGRAMS = {
+    name: _SIZES[returned]
     for name in catalog.__all__
     if inspect.isfunction(function := getattr(catalog, name))
-    and inspect.signature(function).return_annotation == "FusedSpec"
-]
+    and (returned := inspect.signature(function).return_annotation) in _SIZES
+}
 _DTYPES = {dtype.value: dtype for dtype in DType}
 _RESERVED = ("program", "spec", "shapes", "dtype", "layouts", "constants", "operands", "rows")
 
@@ -63,7 +65,7 @@ class Entry:
     """
 
     label: str
-    spec: FusedSpec
+    spec: FusedSpec | ChainSpec
     rows: tuple[int | None, ...] | None = None
 
 
@@ -126,29 +128,54 @@ def _entries(table: dict[str, Any]) -> Iterator[Entry]:
     constants = table.get("constants", {})
     if "spec" in table:
         _only(table, ("spec", "constants", "rows"))
-        spec = bound(FusedSpec.parse(table["spec"]), constants)
-        yield Entry(f"spec {spec.n}x{spec.k}", spec, rows)
+        program = parse_program(table["spec"])
+        yield Entry(label_of(program), _bound(program, constants), rows)
         return
-    program = table.get("program")
-    if program not in _PROGRAMS:
-        raise ValueError(f"program is {program!r}; allowed: {', '.join(_PROGRAMS)}, or a spec")
-    function = getattr(catalog, program)
-    parameters = list(inspect.signature(function).parameters)
-    _only(table, (*_RESERVED, *parameters[3:]))
-    options = {key: _several(value) for key, value in table.items() if key not in _RESERVED}
-    layouts = _layouts(table.get("layouts", {}))
+    name = table.get("program")
+    if name not in _PROGRAMS:
+        raise ValueError(f"program is {name!r}; allowed: {', '.join(_PROGRAMS)}, or a spec")
+    function = getattr(catalog, name)
+    parameters = list(inspect.signature(function).parameters)[_PROGRAMS[name] + 1 :]
+    of_one = ("layouts", "operands")  # a chain's are those of its links
+    reserved = [key for key in _RESERVED if key not in of_one or "layouts" in parameters]
+    _only(table, (*reserved, *parameters))
+    options = {key: _several(value) for key, value in table.items() if key not in reserved}
+    layouts = {"layouts": _layouts(table.get("layouts", {}))} if "layouts" in parameters else {}
     for shape, dtype, *values in itertools.product(
         table["shapes"], _several(table.get("dtype", "bf16")), *options.values()
     ):
-        n, k = shape
+        if len(shape) != _PROGRAMS[name]:
+            raise ValueError(f"shapes: {shape} has {len(shape)} sizes; allowed: {_PROGRAMS[name]}")
         chosen = dict(zip(options, values, strict=True))
         arguments = {key: _argument(value, _dtype(dtype)) for key, value in chosen.items()}
-        spec = function(n, k, _dtype(dtype), layouts=layouts, **arguments)
-        spec = bound(spec, constants)
+        spec = _bound(function(*shape, _dtype(dtype), **layouts, **arguments), constants)
         if "operands" in table:
             spec = ordered(spec, table["operands"])
         said = [f"{key}={value}" for key, value in {**chosen, **constants}.items()]
-        yield Entry(" ".join([program, f"{n}x{k}", dtype, *said]), spec, rows)
+        yield Entry(" ".join([name, "x".join(map(str, shape)), dtype, *said]), spec, rows)
+
+
+def label_of(program: FusedSpec | ChainSpec) -> str:
+    """What messages call a program that has no other name."""
+    if isinstance(program, ChainSpec):
+        return f"chain {program.last.n}x{program.links[0].k}x{program.last.k}"
+    return f"spec {program.n}x{program.k}"
+
+
+def _bound(program: Any, constants: dict[str, float]) -> Any:
+    """:func:`bound`, of a chain in the link that has the scalar."""
+    if isinstance(program, FusedSpec):
+        return bound(program, constants)
+    links = [{o.name for o in link.operands if o.space is Space.SCALAR} for link in program.links]
+    unknown = set(constants).difference(*links)
+    if unknown:
+        raise ValueError(f"constants: {', '.join(sorted(unknown))}: no scalars of the chain")
+    return ChainSpec(
+        tuple(
+            bound(link, {name: value for name, value in constants.items() if name in known})
+            for link, known in zip(program.links, links, strict=True)
+        )
+    )
 
 
 def bound(spec: FusedSpec, constants: dict[str, float]) -> FusedSpec:
