@@ -37,7 +37,9 @@ from comfuse.generator.catalog import Layouts
 from comfuse.generator.chain import ChainSpec, parse_program
 from comfuse.generator.plan import gpus
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
-from comfuse.library.rows import M_CLASSES
+from comfuse.library import package
+from comfuse.library.package import Package
+from comfuse.library.rows import M_CLASSES, classes_on, m_class
 
 SHIPPED = Path(__file__).resolve().parents[1] / "catalogues"
 MANY = "many"
@@ -85,12 +87,15 @@ def shipped() -> tuple[str, ...]:
 
 
 def read(which: str) -> Catalogue:
-    """The catalogue of a file, or the shipped one of this name.
+    """The catalogue of a file, or the shipped one of this name; of a package of AOTInductor, what it needs.
 
     Raises:
         CatalogueError: there is none, or it cannot be read; says where and what is allowed.
+        LoadError: the package cannot be read.
     """
     path = SHIPPED / f"{which}.toml" if which in shipped() else Path(which)
+    if path.suffix == package.SUFFIX and path.is_file():
+        return of_package(package.read(path))
     try:
         data = tomllib.loads(path.read_text())
     except OSError as e:
@@ -100,6 +105,24 @@ def read(which: str) -> Catalogue:
     except ValueError as e:
         raise CatalogueError(which, f"is not TOML: {e}") from None
     return parse(path.stem, data)
+
+
+def of_package(made: Package) -> Catalogue:
+    """The kernels that a package needs.  Raises CatalogueError if it needs none."""
+    entries = tuple(entry_of(text, rows, made.gpu) for text, rows in made.programs.items())
+    if not entries:
+        raise CatalogueError(
+            str(made.path), "calls no kernel: compile it with inductor_configs=comfuse.options()"
+        )
+    return Catalogue(made.path.stem, "", made.gpu, entries)
+
+
+def entry_of(text: str, rows: Sequence[int], gpu: str) -> Entry:
+    """An entry for a program that runs with these numbers of rows, any if there are none."""
+    program = parse_program(text)
+    classes = classes_on(program, gpu)
+    served = dict.fromkeys(m_class(number, classes) for number in rows)
+    return Entry(label_of(program), program, tuple(served) or None)
 
 
 def parse(name: str, data: dict[str, Any]) -> Catalogue:

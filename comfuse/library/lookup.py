@@ -141,12 +141,23 @@ def identity() -> list[str]:
 _SHELVES: dict[Path, tuple[tuple[int, int], Shelf]] = {}
 
 
-def _shelf(folder: Path) -> Shelf | None:
+def versions() -> tuple[tuple[Path, tuple[int, int] | None], ...]:
+    """Where libraries are looked for, and what changes when they do, in a few microseconds."""
+    return tuple((folder, _version(folder)) for folder in library_folders())
+
+
+def _version(folder: Path) -> tuple[int, int] | None:
     try:
         stat = (folder / manifest.NAME).stat()
     except OSError:
         return None  # no library there
-    version = (stat.st_mtime_ns, stat.st_size)
+    return stat.st_mtime_ns, stat.st_size
+
+
+def _shelf(folder: Path) -> Shelf | None:
+    version = _version(folder)
+    if version is None:
+        return None
     with _LOCK:
         if folder not in _SHELVES or _SHELVES[folder][0] != version:
             _SHELVES[folder] = version, _read(folder)

@@ -39,10 +39,10 @@ _UNPROVEN = "kernels of two GEMMs back to back have not run on a GPU yet; COMFUS
 _LOCK = threading.RLock()
 _PENDING = threading.local()  # the exception behind the message that C++ is carrying
 # Why a spec is not fused, by (spec, class of rows, device), and the environment that this depends on.
-_REFUSED: dict[tuple[str, int | None, int], tuple[str, tuple[str | None, ...]]] = {}
+_REFUSED: dict[tuple[str, int | None, int], tuple[str, tuple[object, ...]]] = {}
 _ENVIRONMENT = (
-    "COMFUSE_CHAINS", "COMFUSE_JIT", "COMFUSE_LIBRARY", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR",
-    "CUDA_HOME", "CUDA_PATH", "PATH",
+    "COMFUSE_CHAINS", "COMFUSE_JIT", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR", "CUDA_HOME", "CUDA_PATH",
+    "PATH",
 )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def _resolve(spec: str, rows: int, device: int) -> int:
     if rows == 0:
         return 0
     key = (spec, m_class(rows, classes_of(spec, device)), device)
-    environment = tuple(os.environ.get(name) for name in _ENVIRONMENT)
+    environment = (*(os.environ.get(name) for name in _ENVIRONMENT), *lookup.versions())
     why, when = _REFUSED.get(key, ("", ()))
     if not why or when != environment:
         why = _register(*key)
