@@ -25,8 +25,9 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,21 @@ def of_package(made: Package) -> Catalogue:
             str(made.path), "calls no kernel: compile it with inductor_configs=comfuse.options()"
         )
     return Catalogue(made.path.stem, "", made.gpu, entries)
+
+
+def text_of(programs: Iterable[tuple[str, int | None]], gpu: str, description: str = "") -> str:
+    """A catalogue file of programs, each with a number of rows that it runs with, None where it may be any."""
+    numbers: dict[str, list[int | None]] = {}
+    for text, number in programs:
+        numbers.setdefault(text, []).append(number)
+    lines = [f"description = {json.dumps(description)}", f"gpu = {json.dumps(gpu)}"]
+    for text, found in numbers.items():
+        lines += ["", "[[kernel]]", f"spec = {json.dumps(text)}"]  # a string of JSON is one of TOML
+        entry = entry_of(text, [] if None in found else [n for n in found if n is not None], gpu)
+        # Classes of a program's own cannot be named in a catalogue: it gets all of them.
+        if entry.rows is not None and classes_on(entry.spec, gpu) == M_CLASSES:
+            lines.append(f"rows = {json.dumps([MANY if hint is None else hint for hint in entry.rows])}")
+    return "\n".join(lines) + "\n"
 
 
 def entry_of(text: str, rows: Sequence[int], gpu: str) -> Entry:
