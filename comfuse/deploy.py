@@ -20,7 +20,7 @@ from comfuse.library import builder, catalogue, package
 from comfuse.library.package import Package
 from comfuse.library.rows import MAX_ROWS, classes_on, hints, m_class
 from comfuse.library.source import source_of
-from comfuse.ops import resolver
+from comfuse.ops import resolver, served
 
 PathLike = str | os.PathLike[str]
 
@@ -68,6 +68,7 @@ def export(
     made = package.read(path)
     if made.device == "cuda" and made.programs:
         library = builder.build_library([catalogue.of_package(made)], kernels_of(path), jobs=jobs)
+        served.write(kernels_of(path), made.programs, library)
         for refused in library.refused:
             low, high = refused["rows"]
             fallbacks.record("export", f"{refused['label']}, {low} to {high} rows: {refused['reason']}")

@@ -40,11 +40,14 @@ def build_library(catalogues: Sequence[str], output: Path, jobs: int | None) -> 
 
     Exits with 1 if some kernels were refused; the library has the others.
     """
-    from comfuse.library import builder, catalogue
+    from comfuse.library import builder, catalogue, package
+    from comfuse.ops import served
 
     def run() -> int:
         read = [catalogue.read(which) for which in catalogues]
+        packages = [package.read(Path(which)) for which in catalogues if which.endswith(package.SUFFIX)]
         made = builder.build_library(read, output, jobs=jobs, say=lambda line: click.echo(line, err=True))
+        served.write(output, [text for one in packages for text in one.programs], made)
         for refusal in made.refused:
             low, high = refusal["rows"]
             click.echo(f"refused: {refusal['label']}, rows {low} to {high}: {refusal['reason']}", err=True)

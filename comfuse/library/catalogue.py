@@ -119,7 +119,7 @@ def of_package(made: Package) -> Catalogue:
 
 
 def text_of(programs: Iterable[tuple[str, int | None]], gpu: str, description: str = "") -> str:
-    """A catalogue file of programs, each with a number of rows that it runs with, None where it may be any."""
+    """A catalogue file of programs, each with a number of rows that it runs with, None: any number."""
     numbers: dict[str, list[int | None]] = {}
     for text, number in programs:
         numbers.setdefault(text, []).append(number)

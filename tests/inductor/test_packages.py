@@ -22,7 +22,7 @@ from comfuse.generator.spec import DType
 from comfuse.inductor import aot
 from comfuse.inductor.verdict import Verdict
 from comfuse.library import builder, catalogue, lookup, manifest, package
-from comfuse.ops import native, resolver
+from comfuse.ops import native, resolver, served
 from tests.inductor import packaged
 from tests.library.stubs import Compilers, compilers
 
@@ -94,6 +94,8 @@ def test_its_library_is_found_beside_it(
     assert "model: 3 kernels for 8 classes of rows of 2 programs" in result.output
     code, said = why_not(path)
     assert (code, said.count("has it")) == (0, 8)
+    table = (library / served.NAME).read_text().splitlines()
+    assert [sum(line.startswith(word) for line in table) for word in ("program", "kernel")] == [2, 8]
     data = json.loads((library / manifest.NAME).read_text())
     gone = data["kernels"].pop()
     (library / manifest.NAME).write_text(json.dumps(data))

@@ -94,7 +94,7 @@ def test_chains() -> None:
 
 
 def test_programs_as_a_file() -> None:
-    """Each once, with its classes of rows where a catalogue can name them; parsing restores what was meant."""
+    """Each once, with its classes of rows; reading the file restores what was meant."""
     linear, chain = catalog.linear(64, 64, BF16).text(), catalog.b2b(64, 64, 64, BF16).text()
     found = [(linear, 100), (linear, 3000), (chain, 5), (chain, None)]
     data = tomllib.loads(catalogue.text_of(found, "h100:114", 'what "it" is'))
