@@ -70,7 +70,8 @@ def runs(path: Path, device: str, *rows: int, processes: int = 1, **environment:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("COMFUSE", "CUDA_"))}
     without = {"PATH": "/nothing", "CUDA_HOME": "/nothing", "COMFUSE_CUTLASS_DIR": "/nothing"}
     without |= {"COMFUSE_CACHE_DIR": "/proc/nothing", "COMFUSE_JIT": "off", "COMFUSE_STRICT": "1"}
-    environment = {**kept, **without, "PYTHONPATH": str(ROOT), **environment}
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**kept, **without, "PYTHONPATH": path, **environment}
     started = [
         subprocess.Popen(
             [sys.executable, "-c", program], cwd=ROOT, env=environment,
