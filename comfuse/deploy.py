@@ -86,7 +86,8 @@ def load(path: PathLike, **runner: Any) -> Any:
         runner: arguments of ``torch._inductor.aoti_load_package``.
 
     Raises:
-        LoadError: the package cannot be read, or a kernel cannot run here: it is in no library, or for
+        FileNotFoundError: there is no package.
+        LoadError: it cannot be read, or a kernel cannot run here: it is in no library, or for
             another kind of GPU; says what to do.
     """
     made = package.read(Path(path))

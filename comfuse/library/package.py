@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,14 @@ def read(path: Path) -> Package:
     try:
         with zipfile.ZipFile(path) as archive:
             parts = [json.loads(archive.read(name)) for name in archive.namelist() if _is_data(name)]
-        metadata = {key: value for part in parts if "nodes" not in part for key, value in part.items()}
-        noted = json.loads(metadata.get(KEY, "{}"))
+        noted = [
+            json.loads(part[KEY]) for part in parts if KEY in part
+        ]  # several where it has several models
         called = dict.fromkeys(text for part in parts for text in _called(part))
-        programs = {text: _numbers(noted["rows"].get(text)) if noted else () for text in called}
-        return Package(path, metadata.get("AOTI_DEVICE_KEY", "cpu"), noted.get("gpu", "h200"), programs)
+        programs = {text: _numbers([one["rows"].get(text, ()) for one in noted]) for text in called}
+        device = next((part["AOTI_DEVICE_KEY"] for part in parts if "AOTI_DEVICE_KEY" in part), "cpu")
+        gpu = next((one["gpu"] for one in noted), "h200")
+        return Package(path, device, gpu, programs)
     except FileNotFoundError:
         raise
     except (OSError, zipfile.BadZipFile, ValueError, TypeError, KeyError, AttributeError) as e:
@@ -64,5 +67,6 @@ def _called(part: dict[str, Any]) -> Iterator[str]:
             yield from (given["arg"]["as_string"] for given in node["inputs"] if given["name"] == "spec")
 
 
-def _numbers(noted: list[int | None] | None) -> tuple[int, ...]:
-    return () if noted is None or None in noted else tuple(number for number in noted if number is not None)
+def _numbers(noted: Iterable[Iterable[int | None]]) -> tuple[int, ...]:
+    numbers = dict.fromkeys(number for of_model in noted for number in of_model)
+    return () if None in numbers else tuple(number for number in numbers if number is not None)

@@ -58,5 +58,3 @@ def _slots(word: str, slots: Iterable[Slot]) -> Iterator[str]:
     for s in slots:
         numbers = (s.n, s.k, s.heads, s.place, s.space, s.dtype, s.strided, s.whole_rows)
         yield f"{word} {' '.join(map(str, numbers))} {s.name.decode()}\t{s.allowed.decode()}\t"
-
-

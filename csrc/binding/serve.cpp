@@ -24,6 +24,7 @@ CF_BINDING_API int comfuse_register_kernel(char const* spec, int64_t length, int
 namespace comfuse::binding {
 namespace {
 
+// Both are comfuse/ops/served.py's.
 constexpr char const* kTable = "table.txt";
 constexpr char const* kHeader = "comfuse 1";
 

@@ -137,6 +137,20 @@ def test_the_pass_notes_what_it_fused() -> None:
     assert noted == users
 
 
+def test_a_package_of_several_models(tmp_path: Path) -> None:
+    """One runs a program with fixed rows, the other with any; and one that the pass knew nothing of."""
+    path = write(tmp_path / "model.pt2", {LINEAR: [300], CHAIN: [1]})
+    metadata = {package.KEY: json.dumps({"gpu": "h100", "rows": {LINEAR: [40], CHAIN: ANY}})}
+    other = catalog.linear(8, 8, BF16).text()
+    node = {"target": "comfuse::region", "inputs": [{"name": "spec", "arg": {"as_string": other}}]}
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("model/data/aotinductor/other/b.wrapper_metadata.json", json.dumps(metadata))
+        archive.writestr(
+            "model/data/aotinductor/other/b.wrapper.json", json.dumps({"nodes": [{"node": node}]})
+        )
+    assert package.read(path).programs == {LINEAR: (300, 40), CHAIN: (), other: ()}
+
+
 @pytest.mark.parametrize("content", [b"", b"PK\x05\x06" + bytes(17), b"no zip"])
 def test_a_package_that_cannot_be_read(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.pt2"
