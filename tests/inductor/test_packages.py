@@ -4,12 +4,14 @@ library beside them."""
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
+from filelock import FileLock
 
 import comfuse
 from comfuse import deploy
@@ -36,7 +38,14 @@ ANY: list[int | None] = [None]
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return packaged.export(tmp_path_factory.mktemp("package"), "cpu")
+    folder = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        folder = folder.parent  # what all workers share
+    with FileLock(folder / "package.lock"):
+        made = folder / "exported.pt2"
+        if not made.is_file():
+            packaged.export(tmp_path_factory.mktemp("package"), "cpu").rename(made)
+    return made
 
 
 @pytest.fixture
@@ -165,7 +174,7 @@ def test_a_package_that_needs_no_kernel(tmp_path: Path) -> None:
         catalogue.read(str(path))
 
 
-def test_a_path_of_another_kind(exported: Path) -> None:
+def test_a_path_of_another_kind() -> None:
     with pytest.raises(ArgumentError, match=r"path is 'model\.so'; allowed: a path that ends in \.pt2"):
         comfuse.export(None, "model.so")  # type: ignore[arg-type]
 
