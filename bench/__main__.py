@@ -1,6 +1,7 @@
 """`python -m bench postnorm`: measure a family of workloads, print the table, keep the rows.
 
 `python -m bench models --help`: whole blocks of models, with options of their own.
+`python -m bench model-error --help`: how far the cost model is off, over all results.
 `python -m bench report --help`: all results as one HTML page, as Markdown, or as they were printed.
 """
 
@@ -53,6 +54,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["model-error"]:
+        from bench.page.model_error import main as model_error
+
+        return model_error(arguments[1:], RESULTS)
     if arguments[:1] == ["models"]:
         from bench.models.main import main as models  # needs transformers, which no other family does
 

@@ -47,7 +47,7 @@ python3 -c 'import xdist' 2>/dev/null && pytest+=(-n "${TEST_WORKERS:-4}")
 summary=()
 failed=0
 
-# stage NAME SECONDS COMMAND...: run it under a limit, keep its log, remember how it ended.
+# stage NAME SECONDS COMMAND...: run it under a limit, keep its log, remember how it ended; true if well.
 stage() {
   local name=$1 limit=$2 log="$logs/$1.log" code begin=$SECONDS upper=${1^^}
   shift 2
@@ -59,6 +59,7 @@ stage() {
   [ "$code" -eq 0 ] || failed=1
   [ "$code" -ne 124 ] || code="124 (time limit)"
   summary+=("$(printf '%-18s exit %-16s %4d s   %s' "$name" "$code" $((SECONDS - begin)) "$(last_line "$log")")")
+  [ "$code" = 0 ]
 }
 
 last_line() { grep -v '^[[:space:]]*$' "$1" | grep -v '^rows: ' | tail -n 1 | cut -c1-150; }
@@ -77,9 +78,10 @@ run_stage() {
       stage tests 300 "${pytest[@]}" tests/gpu --ignore=tests/gpu/test_random_programs.py \
         --ignore=tests/gpu/test_chain.py ${TEST_ARGS:-}
       ;;
-    chains) # by themselves: these kernels have not run yet
+    chains) # by themselves: these kernels have not run yet; the smallest ones first, and no others if one fails
       # shellcheck disable=SC2086
-      stage chains 150 "${pytest[@]}" tests/gpu/test_chain.py ${CHAINS_ARGS:-}
+      stage chains-smallest 90 python3 -m pytest -m gpu -q --tb=short -x tests/gpu/test_chain.py -k test_one_tile &&
+        stage chains 150 "${pytest[@]}" tests/gpu/test_chain.py ${CHAINS_ARGS:-}
       ;;
     random)
       # shellcheck disable=SC2086

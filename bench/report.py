@@ -24,7 +24,7 @@ from bench.workloads import Workload, by_name
 class Row:
     """One provider on one workload in one process, without a time if it failed or was refused.
 
-    ``mhz``: the SMs' clock while it ran.
+    ``mhz``: the SMs' clock while it ran; ``plan``: the shape of our kernel, by name.
     """
 
     workload: str
@@ -38,6 +38,7 @@ class Row:
     eager_error: float | None = None
     setup_seconds: float | None = None
     failure: str | None = None
+    plan: str | None = None
 
 
 class Results:

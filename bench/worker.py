@@ -54,6 +54,8 @@ def measure(w: Workload, chosen: tuple[Provider, ...], process: int, rounds: int
                         f"output {i}: error {error:.2e} against float64, {bound:.2e} allowed"
                     )
             graphs[p.name] = timing.capture(call)
+            if p.source is not None:
+                fact["plan"] = p.source(w).plan.shape.name
         except (PlanError, UnsuitableError) as e:
             print(f"{w.name} {p.name}: refused: {e}")  # no failure: the workload is not for this provider
         except Exception as e:  # one provider's failure, whatever it is, must not stop the others
@@ -76,6 +78,8 @@ def main() -> None:
 
     # A fallback would be timed under ComFuse's name.
     os.environ["COMFUSE_STRICT"] = "1"
+    # Plans are those of the planner's own constants, as results are compared across machines.
+    os.environ["COMFUSE_CALIBRATION"] = os.devnull
     os.environ["COMFUSE_JIT"] = "require"
     emit = take_stdout()
     chosen = providers.select(tuple(arguments.providers))

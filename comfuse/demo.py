@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comfuse import fallbacks
+from comfuse import calibration, fallbacks
 from comfuse.build import BuildEvent, BuiltKernel, build
 from comfuse.errors import JitDisabledError, ToolchainError
 from comfuse.explain import explain
@@ -50,7 +50,7 @@ def run(say: Say, *, rounds: int = 30, inductor: bool = True) -> int:
     unsupported = _reason_against_gpu()
     inputs = _inputs(M, "cpu" if unsupported else "cuda")
     spec = _trace(say, inputs)
-    source = emit(plan(spec, _gpu_name(unsupported), resolver.m_class(M)))
+    source = emit(plan(spec, calibration.gpu(_gpu_name(unsupported)), resolver.m_class(M)))
     say(f"\n3. the kernel, {source.text.count(chr(10))} lines of types\n")
     say(source.text)
     built = _build(say, source)

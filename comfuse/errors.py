@@ -16,6 +16,7 @@ __all__ = [
     "ArgumentError",
     "BuildError",
     "CacheError",
+    "CalibrationError",
     "CatalogueError",
     "ComFuseError",
     "DTypeError",
@@ -143,6 +144,10 @@ class BuildError(ComFuseError, RuntimeError):
 
 class CacheError(ComFuseError, RuntimeError):
     """The kernel cache cannot be used: not writable, or its lock was not released in time."""
+
+
+class CalibrationError(ComFuseError, ValueError):
+    """What was measured of a GPU cannot be read or kept, or is too little."""
 
 
 class CatalogueError(ComFuseError, ValueError):

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from comfuse import fallbacks
+from comfuse import calibration, fallbacks
 from comfuse.errors import ComFuseError
 from comfuse.frontend import TraceError, trace_region, unfused
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.emit import emit, emit_chain
 from comfuse.generator.errors import PlanError
 from comfuse.generator.kernels import kernels
-from comfuse.generator.plan import KernelPlan, Refusal, candidates, plan
+from comfuse.generator.plan import Gpu, KernelPlan, Refusal, candidates, plan
 from comfuse.generator.plan.chain import ChainPlan, ChainRefusal, chain_candidates, plan_chain
 from comfuse.generator.spec import FusedSpec
 from comfuse.plan_text import kernel_text, phases_text, program_text, shape_text
@@ -87,7 +87,8 @@ def explain(
     Args:
         program: a function, with example inputs as for :func:`comfuse.trace`; a spec or a chain, with the
             number of rows as the only input or without any; or a module.
-        gpu: the GPU to plan for; by default ``"h200"``, for a module the current one where there is one.
+        gpu: the GPU to plan for, with what was calibrated of it; by default ``"h200"``, for a module the
+            current one where there is one.
         training: whether gradients are asked for, which makes backward graphs; by default not.
         measure: time each region of a module on a GPU, which compiles it.
         keywords: further arguments of a module, or of a function that is explained like one.
@@ -107,11 +108,11 @@ def explain(
         )
     if keywords:
         raise TypeError(f"explain() got unexpected keyword arguments {', '.join(keywords)}")
-    gpu = gpu or "h200"
+    target = calibration.gpu(gpu or "h200")
     if isinstance(program, Spec):
         m = example_inputs[0] if example_inputs else None
         title = "a chain" if isinstance(program, ChainSpec) else "a spec"
-        return _explain_spec(title, program, m, gpu)
+        return _explain_spec(title, program, m, target)
     program = unfused(program)
     title = getattr(program, "__name__", type(program).__name__)
     try:
@@ -121,10 +122,10 @@ def explain(
     title += f"({', '.join(region.names)})"
     if not region.any_rows:
         title += ", which reads its number of rows: traced for these shapes alone"
-    return replace(_explain_spec(title, region.spec, math.prod(region.lead), gpu), notes=region.notes)
+    return replace(_explain_spec(title, region.spec, math.prod(region.lead), target), notes=region.notes)
 
 
-def _explain_spec(title: str, spec: Spec, m: int | None, gpu: str) -> Explanation:
+def _explain_spec(title: str, spec: Spec, m: int | None, gpu: Gpu) -> Explanation:
     counts = fallbacks.counts()
     try:
         considered = _candidates(spec, gpu, m)
@@ -142,18 +143,18 @@ def _explain_spec(title: str, spec: Spec, m: int | None, gpu: str) -> Explanatio
     return Explanation(title, m, spec, _name(chosen), chosen, considered=considered, fallbacks=counts)
 
 
-def _candidates(spec: Spec, gpu: str, m: int | None) -> Considered:
+def _candidates(spec: Spec, gpu: Gpu, m: int | None) -> Considered:
     return chain_candidates(spec, gpu, m) if isinstance(spec, ChainSpec) else candidates(spec, gpu, m)
 
 
-def _considered(spec: Spec, gpu: str, m: int | None) -> Considered:
+def _considered(spec: Spec, gpu: Gpu, m: int | None) -> Considered:
     try:
         return _candidates(spec, gpu, m)
     except ComFuseError:  # the program as a whole is refused, which is said already
         return ()
 
 
-def _stages(spec: Spec, gpu: str, m: int | None) -> tuple[KernelPlan, ...]:
+def _stages(spec: Spec, gpu: Gpu, m: int | None) -> tuple[KernelPlan, ...]:
     try:
         if isinstance(spec, ChainSpec):
             parts = spec.links
@@ -197,4 +198,9 @@ def _text(e: Explanation) -> list[str]:
 
 def _plan(p: Plan, kernel: str | None = None) -> list[str]:
     name = kernel or _name(p)
-    return ["", "phases", *phases_text(p), "", f"kernel for {p.gpu}", *kernel_text(p, name)]
+    return ["", "phases", *phases_text(p), "", _heading(p.gpu), *kernel_text(p, name)]
+
+
+def _heading(gpu: str) -> str:
+    found = calibration.read(gpu)
+    return f"kernel for {gpu}" if found is None else f"kernel for {gpu}, as calibrated {found.date}"

@@ -128,6 +128,11 @@ LIBRARY: Variable[tuple[Path, ...]] = Variable(
     "paths, separated as in PATH",
     "folders of kernel libraries, asked before the package's own and the user's",
 )  # fmt: skip
+CALIBRATION: Variable[Path] = Variable(
+    "COMFUSE_CALIBRATION", _path, lambda: Path(platformdirs.user_data_dir("comfuse"), "calibration"),
+    "a path",
+    "folder of what `comfuse calibrate` measured; in the user's data directory if not set",
+)  # fmt: skip
 MAX_JOBS: Variable[int | None] = Variable(
     "COMFUSE_MAX_JOBS", _positive, lambda: None, "a whole number, at least 1",
     "kernels compiled at once; bounded by processors and memory if not set",
@@ -139,7 +144,7 @@ BUILD_TIMEOUT: Variable[float] = Variable(
 
 TABLE: tuple[Variable[Any], ...] = (
     CACHE_DIR, JIT, STRICT, CHAINS, LOG, DUMP_DIR, CUTLASS_DIR, NVCC_FLAGS, COMPILER_LAUNCHER, LIBRARY,
-    MAX_JOBS, BUILD_TIMEOUT,
+    CALIBRATION, MAX_JOBS, BUILD_TIMEOUT,
 )  # fmt: skip
 
 
@@ -193,6 +198,10 @@ def compiler_launcher() -> tuple[str, ...]:
 
 def library() -> tuple[Path, ...]:
     return LIBRARY.get()
+
+
+def calibration() -> Path:
+    return CALIBRATION.get()
 
 
 def max_jobs() -> int | None:

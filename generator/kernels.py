@@ -7,13 +7,13 @@ from functools import lru_cache
 
 from comfuse.generator.errors import PlanError
 from comfuse.generator.passes import normalize
-from comfuse.generator.plan import plan
+from comfuse.generator.plan import Gpu, plan
 from comfuse.generator.spec import FusedSpec
 from comfuse.generator.stages import Stage, stages, whole
 
 
 @lru_cache(maxsize=256)
-def kernels(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> tuple[Stage, ...]:
+def kernels(spec: FusedSpec, gpu: str | Gpu = "h200", m: int | None = None) -> tuple[Stage, ...]:
     """The kernels of a program, in the order in which they run.
 
     A program whose tiles read column reductions is one kernel for as many rows as the GPU can hold at once,
@@ -34,7 +34,7 @@ def kernels(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> tuple[S
     return one if _predicted_us(one, gpu, m) < _predicted_us(cut, gpu, m) else cut
 
 
-def _predicted_us(found: tuple[Stage, ...], gpu: str, m: int | None) -> float:
+def _predicted_us(found: tuple[Stage, ...], gpu: str | Gpu, m: int | None) -> float:
     """Infinite where the planner refuses one of them."""
     try:
         return sum(plan(stage.spec, gpu, m).predicted_us for stage in found)

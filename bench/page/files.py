@@ -66,6 +66,11 @@ def read(paths: Iterable[Path]) -> list[ResultsFile]:
     return sorted(files, key=lambda f: str(f.head.get("date", "")), reverse=True)
 
 
+def committed(folder: Path) -> list[Path]:
+    """All results files in a folder, those of explorations too."""
+    return [*sorted(folder.glob("*.jsonl")), *sorted(folder.glob("exploration/*.jsonl"))]
+
+
 def ranges(lines: Iterable[int]) -> str:
     """Numbers of lines for people: ``"2-6, 9"``."""
     runs: list[list[int]] = []

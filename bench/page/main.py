@@ -49,11 +49,12 @@ def main(arguments: Sequence[str], folder: Path) -> int:
     paths = options.files or sorted(folder.glob("*.jsonl"))
     try:
         read = files.read(paths)
+        timed = read if options.files else files.read(files.committed(folder))
     except (OSError, ValueError) as e:
         print(f"bench: {e}", file=sys.stderr)
         return 2
     if options.markdown:
-        made = of(read, Path.cwd(), plots=False)
+        made = of(read, Path.cwd(), plots=False, timed=timed)
         print(tables.markdown([part for s in made for part in s.parts if isinstance(part, Table)]))
     if options.output is not None:
         if importlib.util.find_spec("matplotlib") is None:
@@ -62,15 +63,24 @@ def main(arguments: Sequence[str], folder: Path) -> int:
             )
             return 2
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(html_text(read, options.output.parent), encoding="utf-8")
+        options.output.write_text(html_text(read, options.output.parent, timed=timed), encoding="utf-8")
         print(f"{len(read)} files: {options.output}", file=sys.stderr)
     if not options.markdown and options.output is None:
         print("\n\n".join(map(plain.table, read)))
     return 0
 
 
-def html_text(read: Sequence[ResultsFile], folder: Path, *, plots: bool = True) -> str:
-    """The page; ``folder`` is where it will lie, for its links to the files; ``plots`` needs matplotlib."""
+def html_text(
+    read: Sequence[ResultsFile],
+    folder: Path,
+    *,
+    plots: bool = True,
+    timed: Sequence[ResultsFile] | None = None,
+) -> str:
+    """The page; ``folder`` is where it will lie, for its links to the files; ``plots`` needs matplotlib.
+
+    ``timed``: the files that the cost model is held against, by default those that are shown.
+    """
     template = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -78,11 +88,21 @@ def html_text(read: Sequence[ResultsFile], folder: Path, *, plots: bool = True) 
         trim_blocks=True,
         lstrip_blocks=True,
     ).get_template("page.html.jinja")
-    return template.render(sections=of(read, folder, plots=plots), files=len(read), commit=commit())
+    return template.render(
+        sections=of(read, folder, plots=plots, timed=timed), files=len(read), commit=commit()
+    )
 
 
-def of(read: Sequence[ResultsFile], folder: Path, *, plots: bool) -> list[Section]:
-    """The report's sections over files that are newest first; ``plots`` needs matplotlib."""
+def of(
+    read: Sequence[ResultsFile],
+    folder: Path,
+    *,
+    plots: bool,
+    timed: Sequence[ResultsFile] | None = None,
+) -> list[Section]:
+    """The report's sections over files that are newest first; ``plots`` and ``timed`` as for
+    :func:`html_text`.
+    """
 
     def link(file: ResultsFile) -> str:
         return quote(os.path.relpath(file.path.resolve(), folder.resolve()))
@@ -98,7 +118,7 @@ def of(read: Sequence[ResultsFile], folder: Path, *, plots: bool) -> list[Sectio
     of_overhead = overhead.overhead(read, link)
     if of_overhead:
         made.append(Section("overhead", "overhead", tuple(of_overhead)))
-    made.append(_of_model(read, link, plots))
+    made.append(_of_model(read if timed is None else timed, link, plots))
     if others := [f for f in read if f.experiment not in (*families(), "overhead")]:
         made.append(Section("others", "others", (sections.others(others, link),)))
     return made

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from statistics import median
 
 from bench import workloads
@@ -14,13 +16,18 @@ from bench.page.entries import unknown
 from bench.page.families import families
 from bench.page.files import ResultsFile
 from comfuse.generator import catalog
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.errors import PlanError
 from comfuse.generator.plan import SHAPES, SHAPES_OF_TWO, KernelPlan, force, plan
+from comfuse.generator.plan.chain import CHAIN_SHAPES, ChainPlan, force_chain, plan_chain
 from comfuse.generator.spec import DType, FusedSpec
 from comfuse.ops.resolver import m_class
 
 _SHAPES = {shape.name: shape for shape in (*SHAPES, *SHAPES_OF_TWO)}
-_OWN = "own-"
+_CHAIN_SHAPES = {shape.name: shape for shape in CHAIN_SHAPES}
+_OWN, _CHAIN = "own-", "chain-"
+#: Beside the results, or one folder up: by file and workload, the shape that its commit's planner chose.
+PLANS = "plans.json"
 
 
 @dataclass(frozen=True)
@@ -68,20 +75,22 @@ class Error:
 def points(files: Iterable[ResultsFile]) -> list[Point]:
     """Every kernel of ours that was timed in one of the files, on a GPU that the planner knows.
 
-    The planner is this checkout's.  A row of "comfuse" is planned anew: its file does not say which plan ran.
+    Predictions are this checkout's, for the tile shape that ran.  Of "comfuse" the row says which; where
+    older rows do not, :data:`PLANS` beside the file does; where neither does, it is what would be chosen now.
     """
     found = []
     for file in files:
         # A time of a model is that of many kernels and more.
         if file.gpu is None or file.experiment not in families() or file.experiment == "models":
             continue
-        gone = set(unknown(file))
-        grouped: dict[tuple[str, str], list[tuple[int, float]]] = {}
+        gone, ran = set(unknown(file)), _ran(file.path)
+        grouped: dict[tuple[str, str, str | None], list[tuple[int, float]]] = {}
         for line, row in file.rows:
             if row.us is not None and row.workload not in gone:
-                grouped.setdefault((row.workload, row.provider), []).append((line, row.us))
-        for (workload, provider), times in grouped.items():
-            chosen = _plan(workload, provider, file.gpu.name)
+                key = (row.workload, row.provider, row.plan or ran.get(row.workload))
+                grouped.setdefault(key, []).append((line, row.us))
+        for (workload, provider, name), times in grouped.items():
+            chosen = _plan(workload, provider, file.gpu.name, name)
             if chosen is None:
                 continue
             found.append(
@@ -91,7 +100,7 @@ def points(files: Iterable[ResultsFile]) -> list[Point]:
                     workload,
                     provider,
                     chosen.shape.name,
-                    chosen.schedule,
+                    chosen.schedule if isinstance(chosen, KernelPlan) else "chain",
                     chosen.predicted_us,
                     median(us for _, us in times),
                     tuple(line for line, _ in times),
@@ -124,21 +133,37 @@ def errors(found: Sequence[Point]) -> list[Error]:
 
 
 @cache
-def _spec(workload: str) -> FusedSpec:
+def _spec(workload: str) -> FusedSpec | ChainSpec:
     return spec_of(workloads.by_name(workload))
 
 
 @cache
-def _plan(workload: str, provider: str, gpu: str) -> KernelPlan | None:
-    """The plan behind a provider's time, predicted for the workload's own M; None: no kernel of ours."""
+def _plan(workload: str, provider: str, gpu: str, ran: str | None) -> KernelPlan | ChainPlan | None:
+    """The plan behind a provider's time, predicted for the workload's own M; None: no kernel of ours.
+
+    ``ran``: the name of the shape that ran as "comfuse", where that is known.
+    """
     w = workloads.by_name(workload)
     try:
-        if provider == "comfuse":
-            return force(_spec(workload), plan(_spec(workload), gpu, m_class(w.m)).shape, gpu, w.m)
-        if provider in _SHAPES:
-            return force(_spec(workload), _SHAPES[provider], gpu, w.m)
         if provider.startswith(_OWN):
             return forced_plan(catalog.linear(w.n, w.k, DType(w.dtype)), provider.removeprefix(_OWN), m=w.m)
-    except PlanError:  # refused by this checkout's planner
+        if provider != "comfuse" and provider.removeprefix(_CHAIN) not in {*_SHAPES, *_CHAIN_SHAPES}:
+            return None
+        spec = _spec(workload)
+        name = provider.removeprefix(_CHAIN) if provider != "comfuse" else ran
+        if isinstance(spec, ChainSpec):
+            shape = plan_chain(spec, gpu, m_class(w.m)).shape if name is None else _CHAIN_SHAPES[name]
+            return force_chain(spec, shape, gpu, w.m)
+        chosen = plan(spec, gpu, m_class(w.m)).shape if name is None else _SHAPES[name]
+        return force(spec, chosen, gpu, w.m)
+    except (PlanError, KeyError):  # refused by this checkout's planner, or none of its shapes
         return None
-    return None
+
+
+def _ran(path: Path) -> dict[str, str]:
+    """The tile shapes that ran as "comfuse" in a results file, by workload, as far as that is known."""
+    for folder in (path.parent, path.parent.parent):
+        if (folder / PLANS).is_file():
+            known: dict[str, dict[str, str]] = json.loads((folder / PLANS).read_text())
+            return known.get(path.name, {})
+    return {}

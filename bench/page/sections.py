@@ -275,8 +275,8 @@ def model_errors(errors: Sequence[Error], link: Link) -> Table:
     columns = ("family", "schedule", "points", "median error", "worst error", "worst on", "rows")
     note = (
         "An error is predicted over measured time, less one: negative where the kernel took longer. "
-        "Predictions are of this checkout's planner; for the provider comfuse it plans anew, since a file "
-        "does not say which plan ran. The model's constants were fitted to some of these rows."
+        "Predictions are of this checkout's planner, for the tile shape that ran. The model's constants were "
+        "fitted to these rows."
     )
     return Table("Cost model: errors", columns, tuple(rows), note=note)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 import comfuse
+from comfuse.cli.calibrate import calibrate
 from comfuse.cli.library import build_library, library
 from comfuse.errors import ComFuseError
 from comfuse.generator.plan import GPUS
@@ -119,6 +120,7 @@ def emit(target: str, shapes: str, gpu: str, output: Path | None) -> None:
     """Print or write the CUDA source of a function's kernel."""
     import math
 
+    from comfuse import calibration
     from comfuse.cli.target import load_function, parse_shapes
     from comfuse.frontend import trace_region, unfused
     from comfuse.generator.emit import emit as emit_kernel
@@ -129,7 +131,7 @@ def emit(target: str, shapes: str, gpu: str, output: Path | None) -> None:
 
     def run() -> int:
         region = trace_region(function, inputs)
-        source = emit_kernel(plan(region.spec, gpu, math.prod(region.lead)))
+        source = emit_kernel(plan(region.spec, calibration.gpu(gpu), math.prod(region.lead)))
         if output is None:
             click.echo(source.text, nl=False)
             return 0
@@ -141,6 +143,7 @@ def emit(target: str, shapes: str, gpu: str, output: Path | None) -> None:
     sys.exit(_run(run))
 
 
+main.add_command(calibrate)
 main.add_command(build_library)
 main.add_command(library)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 import comfuse
-from comfuse import settings
+from comfuse import calibration, settings
 from comfuse.build.binding import find_binding
 from comfuse.build.toolkit import find_cuda, find_cutlass, find_cxx
 from comfuse.errors import ComFuseError, SettingError
@@ -29,7 +29,7 @@ class Finding:
 
 def findings() -> list[Finding]:
     """What there is, from the GPU to the cache."""
-    return [*_gpu(), *_software(), *_toolchain(), *_cache(), *_libraries(), *_environment()]
+    return [*_gpu(), *_software(), *_toolchain(), *_cache(), *_libraries(), *_calibrations(), *_environment()]
 
 
 def abilities(found: list[Finding]) -> list[Finding]:
@@ -134,6 +134,21 @@ def _libraries() -> Iterator[Finding]:
         count = len({kernel.name for kernel in shelf.manifest.kernels}) if shelf.manifest else 0
         said = f"not used: {shelf.unfit}" if shelf.unfit else f"{count} kernels"
         yield Finding("library", f"{shelf.folder}: {said}", not shelf.unfit)
+
+
+def _calibrations() -> Iterator[Finding]:
+    for file in sorted(settings.calibration().glob("*.json")):
+        name = file.stem.replace("-", ":")
+        try:
+            found = calibration.read(name)
+        except ComFuseError as e:
+            yield Finding("calibration", str(e), False)
+            continue
+        if found is not None:
+            said = f"median error {100 * found.error:.1f} %, {found.date}"
+            yield Finding("calibration", f"{name} ({file}): {said}", True)
+            for constant, (own, measured) in found.changed().items():
+                yield Finding(f"  {constant}", f"{own:.4g} -> {measured:.4g}")
 
 
 def _environment() -> Iterator[Finding]:

@@ -16,10 +16,11 @@ from comfuse.frontend.arguments import Arrangement, converted, count_copy
 from comfuse.frontend.axes import row_major, same_strides
 from comfuse.frontend.lowered import Lowered, OwnForm, Read, ResultForm
 from comfuse.generator.kernels import kernels
+from comfuse.generator.plan import Gpu
 from comfuse.generator.spec import FusedSpec, Major, Space
 from comfuse.generator.stages import Source, Stage
 from comfuse.ops import programs
-from comfuse.ops.resolver import planner_gpu
+from comfuse.ops.resolver import calibrated_gpu
 from comfuse.reference import TORCH_DTYPES
 
 Tensor = torch.Tensor
@@ -46,7 +47,7 @@ class Step:
     stage: Stage
 
 
-def steps(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> tuple[Step, ...]:
+def steps(spec: FusedSpec, gpu: str | Gpu = "h200", m: int | None = None) -> tuple[Step, ...]:
     """The kernels of a region for ``m`` rows, or any number of them, in the order in which they run."""
     found = kernels(spec, gpu, m)
     if len(found) == 1:  # as it was traced, with the user's names
@@ -135,7 +136,7 @@ class Call:
         if device not in self._steps:
             spec = self.lowered.spec
             if device.type == "cuda":
-                found = steps(spec, planner_gpu(device.index), math.prod(self.lowered.lead_shape))
+                found = steps(spec, calibrated_gpu(device.index), math.prod(self.lowered.lead_shape))
             else:
                 found = steps(spec)
             self._steps[device] = found

@@ -1,7 +1,7 @@
 """Whether a region becomes a fused kernel: faster by the model, and never where it was measured to be slower.
 
-The decision depends on the region, its rows, TorchInductor's settings and the name of a GPU, and on no
-device: it is the same on a machine without one.
+The decision depends on the region, its rows, TorchInductor's settings, the name of a GPU and what was
+calibrated of it, and on no device: it is the same on a machine without one.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Iterable
 import torch
 from torch.fx import Node
 
+from comfuse import calibration
 from comfuse.errors import ComFuseError
 from comfuse.frontend.calls import steps
 from comfuse.frontend.source import location
 from comfuse.generator.ops import REDUCTIONS
-from comfuse.generator.plan import plan
+from comfuse.generator.plan import Gpu, plan
 from comfuse.generator.spec import Space
 from comfuse.inductor import measured
 from comfuse.inductor.candidate import Found
@@ -25,7 +26,7 @@ from comfuse.inductor.policy import Policy
 from comfuse.inductor.verdict import Verdict
 from comfuse.ops import programs, resolver
 
-MARGIN = 0.98  # of TorchInductor's time: what is predicted to gain less may as well lose
+MARGIN = 0.985  # of TorchInductor's time: what is predicted to gain less may as well lose
 _ROWS = 4096  # to decide for where nothing is known of a symbolic number of rows
 
 
@@ -41,7 +42,7 @@ def verdict(found: Found, policy: Policy) -> Verdict:
         return _verdict(found, False, refusal)
     spec = found.lowered.spec
     try:
-        times = _estimate(found, gpu_name(policy))
+        times = _estimate(found, planned_for(policy))
     except ComFuseError as e:
         return _verdict(found, False, str(e))
     fused = "holds " + _contents(found)
@@ -64,6 +65,11 @@ def gpu_name(policy: Policy) -> str:
     if torch.cuda.is_available() and not resolver.unsupported_gpu(torch.cuda.current_device()):
         return resolver.planner_gpu(torch.cuda.current_device())
     return "h200"
+
+
+def planned_for(policy: Policy) -> Gpu:
+    """The GPU to decide for, with what was measured of it.  Raises CalibrationError."""
+    return calibration.gpu(gpu_name(policy))
 
 
 def rows(found: Found) -> int:
@@ -105,7 +111,7 @@ def _unsupported(found: Found) -> str:
     return resolver.unsupported_gpu(device.index or 0) if torch.cuda.is_available() else ""
 
 
-def _estimate(found: Found, gpu: str) -> Estimate:
+def _estimate(found: Found, gpu: Gpu) -> Estimate:
     """Both times.  Raises PlanError if no kernel runs it for some number of rows."""
     if found.dynamic:
         for step in steps(found.lowered.spec):

@@ -45,14 +45,14 @@ class Estimate:
 
 
 def estimate(
-    spec: FusedSpec, m: int, *, gpu: str = "h200", template: bool = False, drawn: Iterable[int] = ()
+    spec: FusedSpec, m: int, *, gpu: str | Gpu = "h200", template: bool = False, drawn: Iterable[int] = ()
 ) -> Estimate:
     """Both times of a region.
 
     Args:
         spec: the region.
         m: its rows, all batches together.
-        gpu: the planner's name of the GPU.
+        gpu: as for :func:`comfuse.generator.plan.plan`.
         template: whether TorchInductor may put elementwise work behind a GEMM of its own (max-autotune).
         drawn: bytes of each operand that takes a kernel of its own where the region is fused, and is else
             computed in the one behind the GEMM: masks of random numbers.
@@ -64,7 +64,7 @@ def estimate(
     target = find(gpu)
     plans = tuple(plan(stage.spec, gpu, max(m, 1)) for stage in kernels)
     kind = kind_of(plans)
-    library = _library_us(spec, max(m, 1), gpu)
+    library = _library_us(spec, max(m, 1), target)
     correction = measured.correction(kind, spec.n, spec.k)
     fused = sum(p.predicted_us * correction.gemm + correction.excess_ps * 1e-6 * m * spec.n for p in plans)
     gemms = spec.products * library * correction.gemm
@@ -89,7 +89,7 @@ def kind_of(plans: tuple[KernelPlan, ...]) -> Kind:
     return Kind.ROW_OUTPUTS if axes else Kind.ELEMENTWISE
 
 
-def _library_us(spec: FusedSpec, m: int, gpu: str) -> float:
+def _library_us(spec: FusedSpec, m: int, gpu: Gpu) -> float:
     """One GEMM of the region alone, in a library."""
     acc = FusedSpec(
         n=spec.n,
@@ -104,7 +104,7 @@ def _library_us(spec: FusedSpec, m: int, gpu: str) -> float:
     )
     alone = plan(acc, gpu, m)
     tiles = -(-m // _TILE) * -(-spec.n // _TILE)
-    if tiles >= find(gpu).processors:
+    if tiles >= gpu.processors:
         return alone.predicted_us
     return min(alone.predicted_us, _SPLIT_K_SHARE * alone.floor_us + _SPLIT_K_US)
 

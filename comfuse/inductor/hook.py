@@ -63,7 +63,7 @@ class ComFusePass(_Aware or CustomGraphPass):  # type: ignore[misc]
         return hash_text(
             _sources(),
             self.policy.key(),
-            choose.gpu_name(self.policy),
+            repr(choose.planned_for(self.policy)),
             torch.__version__,
             _cutlass(),
             jit,

@@ -90,7 +90,7 @@ def sources(found: Found) -> list[Source]:
     from comfuse.generator.emit import emit  # its template engine is not needed before the first build
 
     device = _index(found)
-    gpu = resolver.planner_gpu(device)
+    gpu = resolver.calibrated_gpu(device)
     return [
         emit(plan(step.stage.spec, gpu, hint))
         for step in steps(found.lowered.spec)

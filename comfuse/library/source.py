@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from comfuse.generator.chain import ChainSpec
-from comfuse.generator.plan import plan
+from comfuse.generator.plan import Gpu, plan
 from comfuse.generator.plan.chain import plan_chain
 from comfuse.generator.spec import FusedSpec
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from comfuse.generator.emit import KernelSource
 
 
-def source_of(program: FusedSpec | ChainSpec, gpu: str, rows: int | None) -> KernelSource:
+def source_of(program: FusedSpec | ChainSpec, gpu: str | Gpu, rows: int | None) -> KernelSource:
     """The kernel for ``rows`` rows, None for many.  Raises SpecError and PlanError."""
     from comfuse.generator.emit import emit, emit_chain  # the template engine waits for the first build
 

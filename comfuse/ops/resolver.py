@@ -12,11 +12,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from comfuse import errors, fallbacks, library, settings
+from comfuse import calibration, errors, fallbacks, library, settings
 from comfuse.build import build
 from comfuse.errors import ComFuseError, JitDisabledError, PlanError, ToolchainError
 from comfuse.generator.chain import ChainSpec
-from comfuse.generator.plan import GPUS
+from comfuse.generator.plan import GPUS, Gpu
 from comfuse.library import LoadedKernel, lookup
 from comfuse.library.rows import M_CLASSES, classes_on, m_class, served
 from comfuse.library.source import source_of
@@ -24,6 +24,7 @@ from comfuse.ops import native, programs
 
 __all__ = [
     "M_CLASSES",
+    "calibrated_gpu",
     "classes_of",
     "m_class",
     "planner_gpu",
@@ -38,7 +39,7 @@ __all__ = [
 _UNPROVEN = "kernels of two GEMMs back to back have not run on a GPU yet; COMFUSE_CHAINS=1 runs them"
 _LOCK = threading.RLock()
 _PENDING = threading.local()  # the exception behind the message that C++ is carrying
-# Why a spec is not fused, by (spec, class of rows, device), and the environment that this depends on.
+# Why a spec is not fused, by (spec, class of rows, device), and the GPU and environment that this depends on.
 _REFUSED: dict[tuple[str, int | None, int], tuple[str, tuple[object, ...]]] = {}
 _ENVIRONMENT = (
     "COMFUSE_CHAINS", "COMFUSE_JIT", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR", "CUDA_HOME", "CUDA_PATH",
@@ -70,7 +71,8 @@ def _resolve(spec: str, rows: int, device: int) -> int:
     if rows == 0:
         return 0
     key = (spec, m_class(rows, classes_of(spec, device)), device)
-    environment = (*(os.environ.get(name) for name in _ENVIRONMENT), *lookup.versions())
+    of_settings = (os.environ.get(name) for name in _ENVIRONMENT)
+    environment = (calibrated_gpu(device), *of_settings, *lookup.versions())
     why, when = _REFUSED.get(key, ("", ()))
     if not why or when != environment:
         why = _register(*key)
@@ -95,7 +97,7 @@ def _register(spec: str, hint: int | None, device: int) -> str:
         native.register(spec, kernel, *served(hint, classes))
         return ""
     try:
-        source = source_of(programs.parse(spec).spec, planner_gpu(device), hint)
+        source = source_of(programs.parse(spec).spec, calibrated_gpu(device), hint)
     except PlanError as e:
         return str(e)
     try:
@@ -143,6 +145,11 @@ def planner_gpu(device: int) -> str:
     known = next((k for k in GPUS if k in properties.name.lower()), next(iter(GPUS)))
     count = properties.multi_processor_count
     return known if count == GPUS[known].processors else f"{known}:{count}"
+
+
+def calibrated_gpu(device: int) -> Gpu:
+    """The GPU as it is planned for: with what was measured of it (:mod:`comfuse.calibration`)."""
+    return calibration.gpu(planner_gpu(device))
 
 
 def reason(spec: str, a: Tensor) -> str:

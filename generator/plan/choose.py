@@ -8,19 +8,20 @@ from comfuse.generator.errors import PlanError
 from comfuse.generator.passes import normalize
 from comfuse.generator.phases import PhaseProgram, axis, split
 from comfuse.generator.plan import constraints, cost, gpus, memory
+from comfuse.generator.plan.gpus import Gpu
 from comfuse.generator.plan.kernel_plan import TILE_K, KernelPlan, Refusal, TileShape, shapes
 from comfuse.generator.plan.registers import registers
 from comfuse.generator.spec import FusedSpec, Major
 
 
 @lru_cache(maxsize=256)
-def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan:
+def plan(spec: FusedSpec, gpu: str | Gpu = "h200", m: int | None = None) -> KernelPlan:
     """The fastest kernel for a program, by the cost model.
 
     Args:
         spec: any valid spec; it is normalised first.
         gpu: a key of :data:`comfuse.generator.plan.gpus.GPUS`, with a number of SMs if it is another
-            (``"h100:114"``).
+            (``"h100:114"``); or a GPU itself, such as one whose constants were measured anew.
         m: the number of rows to plan for, of all batches together; None: many.  The kernel is right for
             every M up to the plan's ``max_m``; a program for which that is limited needs a number.
 
@@ -38,7 +39,7 @@ def plan(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> KernelPlan
     return min(plans, key=lambda p: cost.predict_us(p.spec, p.program, p.shape, target, rows))
 
 
-def force(spec: FusedSpec, shape: TileShape, gpu: str = "h200", m: int | None = None) -> KernelPlan:
+def force(spec: FusedSpec, shape: TileShape, gpu: str | Gpu = "h200", m: int | None = None) -> KernelPlan:
     """The plan of one tile shape, for tuning and for the bench.
 
     Raises:
@@ -54,7 +55,9 @@ def force(spec: FusedSpec, shape: TileShape, gpu: str = "h200", m: int | None = 
 
 
 @lru_cache(maxsize=256)
-def candidates(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> tuple[KernelPlan | Refusal, ...]:
+def candidates(
+    spec: FusedSpec, gpu: str | Gpu = "h200", m: int | None = None
+) -> tuple[KernelPlan | Refusal, ...]:
     """Every tile shape of :func:`shapes`, as a plan or with the reason against it, in that order.
 
     Raises:
@@ -72,7 +75,7 @@ def candidates(spec: FusedSpec, gpu: str = "h200", m: int | None = None) -> tupl
     return tuple(_consider(spec, program, shape, target, m) for shape in shapes(spec))
 
 
-def row_limits(spec: FusedSpec, gpu: str = "h200") -> tuple[int, ...]:
+def row_limits(spec: FusedSpec, gpu: str | Gpu = "h200") -> tuple[int, ...]:
     """The numbers of rows at which tile shapes of a program drop out, ascending; none if all take any M.
 
     Behind the last one no kernel runs the program.
@@ -85,7 +88,7 @@ def row_limits(spec: FusedSpec, gpu: str = "h200") -> tuple[int, ...]:
 
 
 def _consider(
-    spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: gpus.Gpu, rows: int | None
+    spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gpu, rows: int | None
 ) -> KernelPlan | Refusal:
     stages, slots = memory.stages_and_slots(program, shape, gpu.shared_bytes)
     candidate = constraints.Candidate(spec, program, shape, stages, slots, gpu, rows)
@@ -147,5 +150,5 @@ def _layouts(spec: FusedSpec) -> list[str]:
     if spec.b_major is Major.MN:
         said.append("B is contiguous along N: it is loaded and multiplied as it lies")
     if not cost.loads_permuted(spec):
-        said.append("threads trade accumulators behind the GEMM, to hold neighbouring columns")
+        said.append("threads hold pairs of columns, or trade accumulators for runs of eight if they must")
     return said

@@ -16,7 +16,7 @@ from comfuse.generator.spec import DType
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compilers")]
 
-BF16 = DType.BF16
+BF16, FP16 = DType.BF16, DType.FP16
 
 
 def edge() -> ChainSpec:
@@ -40,6 +40,7 @@ CHAINS: dict[str, Callable[[], ChainSpec]] = {
     "two-buffers-first-weights-stay": lambda: mlp(128, 128, 512, BF16, b0=BF16, b1=BF16),
     "three-warpgroups": lambda: mlp(128, 128, 128, BF16, b0=BF16, b1=BF16),
     "streamed": lambda: mlp(256, 256, 1024, BF16, b0=BF16, b1=BF16, activation="gelu_tanh"),
+    "wide-with-two-buffers": lambda: mlp(192, 128, 256, FP16, b0=FP16, b1=FP16),
     "narrow": lambda: mlp(64, 64, 256, BF16, b0=BF16),
     "layernorm-and-residual": edge,
     "gated": lambda: mlp(256, 256, 512, BF16, gated=True, b0=BF16, b1=BF16, activation="silu"),

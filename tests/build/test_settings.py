@@ -15,6 +15,7 @@ from comfuse.errors import ComFuseError, FallbackError, SettingError
     "name, text, value",
     [
         ("COMFUSE_CACHE_DIR", "/a/b", Path("/a/b")),
+        ("COMFUSE_CALIBRATION", "/a/b", Path("/a/b")),
         ("COMFUSE_JIT", "OFF", "off"),
         ("COMFUSE_JIT", "background", "background"),
         ("COMFUSE_STRICT", "1", True),

@@ -187,7 +187,7 @@ def test_batch_norm_is_one_kernel_where_the_gpu_holds_all_rows(monkeypatch):
     def program(x, w, g, b):
         return F.batch_norm(F.linear(x, w), None, None, g, b, training=True)
 
-    monkeypatch.setattr(calls, "planner_gpu", lambda index: ("h200", "h200:4")[index])
+    monkeypatch.setattr(calls, "calibrated_gpu", lambda index: ("h200", "h200:4")[index])
     region = trace_region(program, (x(6), weight(), row(1), row(2)))
     cpu, large, small = torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 1)
     for rows, kernels in ((6, (2, 1, 1)), (4 * 128 + 1, (2, 1, 2)), (132 * 128 + 1, (2, 2, 2))):

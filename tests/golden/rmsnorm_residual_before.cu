@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_4f98addc
+// cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_c34d1ca8
 //   x = a @ b.T + residual
 //   y = x * rsqrt(sumsq(x) * 0.00048828125 + eps) * (rms_weight + weight_offset)
 #include <comfuse/sm90/fused_gemm.hpp>
@@ -24,8 +24,8 @@ using y = cf::Mul<cf::Mul<cf::Kept, rrms>, cf::Add<rms_weight, weight_offset>>;
 using Phase1 =
     cf::Phase<cf::Tiles<>, cf::Columns<rrms>, cf::Lets<>, cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
 
-using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2048>, cf::Pingpong<128, 128, 64>,
-                                   cf::Cluster<1, 2>, cf::Stages<6>, cf::TileSlots<8>,
+using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2048>, cf::Cooperative<128, 256, 64>,
+                                   cf::Cluster<1, 2>, cf::Stages<4>, cf::TileSlots<4>,
                                    cf::Operands<residual, rms_weight>, cf::Program<Phase0, Phase1>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_4f98addc, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_c34d1ca8, program::Kernel)

@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_01adae2c
+// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong2_3b631c89
 //   x = a @ b.T + bias + residual
 //   rstd = rsqrt(var(x) + eps)
 //   y = x * rstd - mean(x) * rstd
@@ -23,8 +23,8 @@ using y = cf::Sub<cf::Mul<cf::Kept, rstd>, mean_scaled>;
 using Phase1 = cf::Phase<cf::Tiles<>, cf::Columns<rstd, mean_scaled>, cf::Lets<>,
                          cf::Effects<cf::StridedStore<0, cf::bf16, y>>>;
 
-using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/1001>, cf::Pingpong<128, 128, 64>,
+using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/1001>, cf::Cooperative<128, 128, 64, 2>,
                                    cf::Cluster<1, 2>, cf::Stages<7>, cf::TileSlots<0>,
                                    cf::Operands<bias, residual>, cf::Program<Phase0, Phase1>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_01adae2c, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong2_3b631c89, program::Kernel)

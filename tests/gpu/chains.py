@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,6 +21,7 @@ from comfuse.generator.spec import DType, Space
 from comfuse.library import LoadedKernel
 from comfuse.ops import programs
 from comfuse.reference import TORCH_DTYPES
+from tests.generator.chain_programs import scored
 from tests.gpu.outputs import Outputs
 from tests.ops.chains import every_operand
 
@@ -72,6 +76,7 @@ PROGRAMS: dict[str, Make] = EXACT | {
     ),
     "post-norm": _mlp(activation="silu", norm="layernorm", residual=BF16),
     "rms": _mlp(activation="mish", norm="rmsnorm", norm_weight=FP32),
+    "scored": lambda s, dtype: scored(s.n, s.k, s.h, dtype),
 }
 
 
@@ -140,6 +145,21 @@ class ChainInputs:
     def launcher(self, kernel: LoadedKernel, out: Outputs) -> Callable[[], None]:
         factors, rest = self.split
         return prepare(kernel, self.case.chain, self.a, factors, rest, out.tensors, self.scalars)
+
+
+def synchronize(seconds: float = 20.0) -> None:
+    """Waits for all launches.  A kernel that does not end ends the process: nothing else would.
+
+    A kernel that waits for a barrier in vain gives up by itself after half of that.
+    """
+    event = torch.cuda.Event()
+    event.record()
+    end = time.monotonic() + seconds
+    while not event.query():
+        if time.monotonic() > end:
+            print(f"a kernel still runs after {seconds:.0f} s", file=sys.stderr, flush=True)
+            os._exit(70)
+    torch.cuda.synchronize()
 
 
 def make_inputs(

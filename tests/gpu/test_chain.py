@@ -16,7 +16,7 @@ from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan.chain import CHAIN_SHAPES
 from comfuse.generator.spec import DType, FusedSpec
-from tests.gpu.chains import EXACT, ChainCase, ChainInputs, Sizes, make_inputs
+from tests.gpu.chains import EXACT, ChainCase, ChainInputs, Sizes, make_inputs, synchronize
 from tests.gpu.compare import relative_error, same_bits, tolerance
 from tests.gpu.outputs import PATTERNS, Outputs, poison_allocator
 
@@ -39,6 +39,8 @@ MEASURED = (
     ChainCase("swiglu", Sizes(256, 512, 192)),
 )
 SIZES = (Sizes(64, 64, 64), Sizes(128, 256, 128), Sizes(8, 8, 8), Sizes(72, 200, 104), Sizes(200, 72, 120))
+#: The smallest kernels, of one tile and one block: what these show is easiest to read.
+SMALLEST = tuple(ChainCase("relu", SIZES[0], shape=shape) for shape in CHAIN_SHAPES)
 #: Every way to divide registers and memory.
 SHAPES = tuple(
     ChainCase(program, sizes, shape=shape)
@@ -51,7 +53,7 @@ SHAPES = tuple(
 PLANNED = tuple(ChainCase(program, sizes) for program in EXACT for sizes in SIZES[1:])
 ROUNDED = (
     *MEASURED,
-    *(ChainCase(p, Sizes(72, 200, 104)) for p in ("gelu_tanh", "post-norm", "rms", "edge")),
+    *(ChainCase(p, Sizes(72, 200, 104)) for p in ("gelu_tanh", "post-norm", "rms", "edge", "scored")),
     *(ChainCase(p, Sizes(128, 256, 192), DType.FP16) for p in ("gelu", "swiglu", "post-norm")),
 )
 BORDERS = (1, 63, 64, 65, 127, 128, 129, 191, 193, 1000)
@@ -63,7 +65,7 @@ def run(i: ChainInputs, launch: Callable[[], None], out: Outputs) -> tuple[Tenso
     for pattern in PATTERNS:
         out.poison(pattern)
         launch()
-        torch.cuda.synchronize()
+        synchronize()
         out.check_guards(pattern)
         results.append([x.clone() for x in out.tensors])
     for first, second in zip(*results, strict=True):
@@ -75,9 +77,14 @@ def check_exact(i: ChainInputs, results: tuple[Tensor, ...]) -> None:
     wanted = i.reference(round_middle=True)
     for y, exact in zip(results, wanted, strict=True):
         differ = y.double() != exact.to(y.dtype).double()
-        assert not bool(differ.any()), (
-            f"M = {i.a.shape[0]}: {int(differ.sum())} of {y.numel()} wrong, the first at"
-            f" {differ.nonzero()[0].tolist()}"
+        if not bool(differ.any()):
+            continue
+        places = differ.nonzero()[:8].tolist()
+        pairs = "; ".join(f"{at}: {float(y[tuple(at)])}, not {float(exact[tuple(at)])}" for at in places)
+        lines = [sorted({p[dim] for p in differ.nonzero().tolist()})[:20] for dim in range(y.dim())]
+        raise AssertionError(
+            f"M = {i.a.shape[0]}: {int(differ.sum())} of {y.numel()} wrong, {pairs}; in each dimension, the"
+            f" first places that have any: {lines}"
         )
 
 
@@ -89,6 +96,28 @@ def check_close(i: ChainInputs, results: tuple[Tensor, ...]) -> None:
 
 
 TORCH = {DType.BF16: BF16, DType.FP16: FP16}
+
+
+@pytest.mark.parametrize("case", SMALLEST, ids=str)
+@pytest.mark.parametrize("spread", ["neither", "first", "second", "both"])
+def test_one_tile(spread: str, case: ChainCase, kernels) -> None:
+    """With identities as factors a wrong value is another element of A: it says what was taken for what.
+
+    ``spread``: which of the GEMMs mixes columns.
+    """
+    for m in (64, 1, 128):
+        i = make_inputs(case, m, integers=True)
+        i.a.copy_((torch.arange(i.a.numel(), device=i.a.device) % 251).view_as(i.a))
+        factors, biases = i.split
+        for factor, name in zip(factors, ("first", "second"), strict=True):
+            if spread not in (name, "both"):
+                factor.copy_(torch.eye(len(factor)))
+        for bias in biases:
+            bias.zero_()
+        if spread != "neither":
+            i.a.remainder_(3)
+        out = i.outputs()
+        check_exact(i, run(i, i.launcher(kernels(case), out), out))
 
 
 @pytest.mark.parametrize("case", SHAPES, ids=str)

@@ -22,7 +22,7 @@ from comfuse.generator.plan.cost import LARGE_M
 
 
 @lru_cache(maxsize=256)
-def plan_chain(chain: ChainSpec, gpu: str = "h200", m: int | None = None) -> ChainPlan:
+def plan_chain(chain: ChainSpec, gpu: str | gpus.Gpu = "h200", m: int | None = None) -> ChainPlan:
     """The fastest kernel for a chain, by the cost model.
 
     Args:
@@ -44,7 +44,7 @@ def plan_chain(chain: ChainSpec, gpu: str = "h200", m: int | None = None) -> Cha
     return best
 
 
-def _fastest(chain: ChainSpec, gpu: str, m: int | None) -> ChainPlan:
+def _fastest(chain: ChainSpec, gpu: str | gpus.Gpu, m: int | None) -> ChainPlan:
     found = chain_candidates(chain, gpu, m)
     plans = [c for c in found if isinstance(c, ChainPlan)]
     if not plans:
@@ -54,7 +54,7 @@ def _fastest(chain: ChainSpec, gpu: str, m: int | None) -> ChainPlan:
 
 
 def force_chain(
-    chain: ChainSpec, shape: ChainShape | None = None, gpu: str = "h200", m: int | None = None
+    chain: ChainSpec, shape: ChainShape | None = None, gpu: str | gpus.Gpu = "h200", m: int | None = None
 ) -> ChainPlan:
     """The plan of one shape, or of the fastest, even where a kernel a link would be faster.
 
@@ -76,7 +76,7 @@ def force_chain(
 
 @lru_cache(maxsize=256)
 def chain_candidates(
-    chain: ChainSpec, gpu: str = "h200", m: int | None = None
+    chain: ChainSpec, gpu: str | gpus.Gpu = "h200", m: int | None = None
 ) -> tuple[ChainPlan | ChainRefusal, ...]:
     """Every shape of :data:`CHAIN_SHAPES`, as a plan or with the reason against it, in that order.
 

@@ -1,7 +1,7 @@
 """How long a chain's kernel should take.
 
-A few constants, fitted to five shapes of a prototype of the same structure on an H200 (GELU or SiLU between
-the GEMMs, widths of 64 to 1024): with the issue slots of its programs within 11 % of all of them.  Our
+Its constants (``chain_*``) were fitted to five shapes of a prototype of the same structure on an H200 (GELU
+or SiLU between the GEMMs, widths of 64 to 1024): with the issue slots of its programs within 11 %.  Our
 programs are more exact and take more slots, so predictions are longer.  Kernels of this package were not
 measured yet.  Good for choosing; a number to quote needs a measurement.
 """
@@ -18,15 +18,6 @@ from comfuse.generator.plan.chain import memory
 from comfuse.generator.plan.chain.kernel import BLOCK, ROWS, ChainShape, Weights, blocks
 from comfuse.generator.plan.choose import plan
 from comfuse.generator.plan.gpus import Gpu
-
-_LAUNCH_US = 4.5  # as of other kernels
-# Share of the programs' issue slots that the tensor cores do not hide: with two buffers they have work of
-# the same warpgroup meanwhile.
-_SLOTS_SHARE = {1: 0.5, 2: 0.4}
-_SHARED_ROWS = 1.1  # of the first GEMM's time, where it reads X from shared memory again and again
-_STREAMING = 1.15  # of the GEMMs' time, where a block of weights has to arrive for each
-# Of the time of memory traffic: with three warpgroups more loads are under way.
-_MEMORY = {2: 1.2, 3: 1.0}
 
 
 def floor_us(chain: ChainSpec, gpu: Gpu, m: int) -> float:
@@ -57,22 +48,25 @@ def predict_us(
 
     GEMMs with programs and memory traffic compete, and add as squares.
     """
+    constants = gpu.constants
     tiles = _quotient(_quotient(m, ROWS), gpu.processors)  # of the busiest CTA
     rows = tiles * ROWS * gpu.processors
     first, second = (1e6 * flops / gpu.flops for flops in _flops(chain, rows))
     if not shape.rows_in_registers:
-        first *= _SHARED_ROWS
+        first *= constants.chain_shared_rows
     gemms = first + second
     rounds = _quotient(tiles, shape.warpgroups)
     loading = 1e6 * gpu.processors * _loaded(chain, weights, rounds) / gpu.l2_bandwidth
     if weights.residence == "streamed":
-        gemms = max(gemms * _STREAMING, loading)
+        gemms = max(gemms * constants.chain_streaming, loading)
     slots = middle.cost * blocks(chain.links[0].n) * BLOCK + program.cost * chain.last.n
     # Four schedulers of 32 lanes.
     issue = 1e6 * slots * tiles * ROWS / 128 / gpu.clock
-    memory_us = 1e6 * _MEMORY[shape.warpgroups] * traffic(chain, m) / gpu.bandwidth
+    memory_us = 1e6 * constants.of("chain_memory", shape.warpgroups) * traffic(chain, m) / gpu.bandwidth
     before = loading if weights.residence != "streamed" else 0.0
-    return math.hypot(gemms + _SLOTS_SHARE[shape.buffers] * issue, memory_us) + before + _LAUNCH_US
+    # With two buffers the tensor cores have work of the same warpgroup meanwhile.
+    exposed = constants.of("chain_slots", shape.buffers) * issue
+    return math.hypot(gemms + exposed, memory_us) + before + constants.chain_launch_us
 
 
 def _quotient(a: int, b: int) -> int:
@@ -88,7 +82,7 @@ def _loaded(chain: ChainSpec, weights: Weights, rounds: int) -> int:
     return first + second + again * (rounds - 1)
 
 
-def apart_us(chain: ChainSpec, gpu: str, m: int) -> float:
+def apart_us(chain: ChainSpec, gpu: str | Gpu, m: int) -> float:
     """Predicted for a kernel a link, with what they hand on in global memory; infinite if one has none."""
     try:
         return sum(plan(link, gpu, m).predicted_us for link in chain.links)

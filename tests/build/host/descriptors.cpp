@@ -1,4 +1,5 @@
-// Compares shared_layout.hpp with CuTe: where each element of a factor's K block lies, and the descriptors.
+// Compares shared_layout.hpp with CuTe: where each element of a factor's K block lies, and the descriptors;
+// and what the device headers say of wgmma's fragments.
 //
 // Returns 0 if they agree, otherwise the differences are on stderr.  (CuTe says on stdout that a host has no
 // shared memory.)
@@ -62,7 +63,29 @@ void compare(Int<Rows> rows) {
                                                    Step<_2, _1>{}, rows);
 }
 
+// Where a thread's accumulators lie (chain_middle.hpp), and its A in registers: a chain's second GEMM takes
+// accumulators 8 s + 2 w + e as element e of word w of its k step s (chain_mainloop.hpp).
+template <class Op, int N>
+void compare_fragments() {
+  using Traits = MMA_Traits<Op>;
+  auto const accumulators = typename Traits::CLayout{};
+  auto const a = typename Traits::ALayout{};
+  for (int thread = 0; thread < 128; ++thread) {
+    int const row = thread / 32 * 16 + thread % 32 / 4, q = thread % 4;
+    for (int n = 0; n < N / 2; ++n) {
+      int const at = row + n / 2 % 2 * 8, column = n / 4 * 8 + 2 * q + n % 2;
+      expect(at + 64 * column, accumulators(thread, n), "accumulator", thread, n);
+      int const step = n / 8, of_step = a(thread, n % 8);
+      expect(of_step + 64 * 16 * step, accumulators(thread, n), "A in registers", thread, n);
+    }
+  }
+}
+
 int main() {
+  using SM90::GMMA::Major;
+  compare_fragments<SM90::GMMA::MMA_64x64x16_F32BF16BF16_RS<Major::K, Major::K>, 64>();
+  compare_fragments<SM90::GMMA::MMA_64x192x16_F32F16F16_RS<Major::K, Major::K>, 192>();
+  compare_fragments<SM90::GMMA::MMA_64x256x16_F32BF16BF16_RS<Major::K, Major::K>, 256>();
   compare(_64{});
   compare(_128{});
   compare(_256{});

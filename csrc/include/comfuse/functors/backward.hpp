@@ -11,11 +11,19 @@ namespace comfuse {
 namespace fn {
 
 struct GeluBackward {
-  // Phi(x) + x phi(x)
+  // Phi(x) + x phi(x) = [x >= 0] + phi(x) (x - sign(x) Q(|x|)) with Mills' ratio Q(a) = Phi(-a) / phi(a), so
+  // that one exponential serves both terms.  Q is a polynomial in 1 / (a + 2.3), minimax for phi Q: the
+  // derivative's absolute error is 2.3e-6, its relative error for x < -1.2, where it is small, 1.2e-4.
   static CF_HD float apply(float grad, float x) {
-    constexpr float kScale = 0.3989422804014327f;  // 1 / sqrt(2 pi)
-    float const density = kScale * detail::exp2(x * x * (-0.5f * detail::kLog2E));
-    return grad * (detail::normal_cdf(x) + x * density);
+    constexpr float kLog2Scale = -1.3257480647361592f;  // log2(1 / sqrt(2 pi))
+    float const w = detail::rcp(::fabsf(x) + 2.3f);
+    float q = -8.340121269f;
+    q = q * w + 10.370264053f;
+    q = q * w + 1.245937109f;
+    q = q * w + 1.066016555f;
+    float const density = detail::exp2(x * x * (-0.5f * detail::kLog2E) + kLog2Scale);
+    float const step = 0.5f + ::copysignf(0.5f, x);
+    return grad * (step + density * (x - ::copysignf(w, x) * q));
   }
 };
 struct GeluTanhBackward {

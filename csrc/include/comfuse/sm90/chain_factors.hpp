@@ -195,7 +195,11 @@ class WeightReader {
  private:
   CF_DEVICE uint32_t resident(int block, int offset) const {
     wait(shared_.resident(block), 0);  // its only phase
-    return weights_ + offset;
+    // Where the compiler sees that descriptors are the same for all tiles, it computes them before the first
+    // one and keeps them in registers, or spills them.
+    uint32_t weights = weights_;
+    asm volatile("" : "+r"(weights));
+    return weights + offset;
   }
   CF_DEVICE uint32_t take() {
     uint32_t const slot = taken_.slot;
