@@ -7,14 +7,15 @@
 
 ``fuse`` does all of it at a call; ``trace``, ``plan``, ``emit`` and ``build`` are its steps, each a function
 of one immutable value to the next.  ``torch.compile(model, backend="comfuse")``, ``enable`` and ``options``
-find such regions in a model.  Importing this package registers the dispatcher ops; it starts neither CUDA nor
-a compiler, torch's included.
+find such regions in a model; ``export`` and ``load`` do that ahead of time.  Importing this package registers
+the dispatcher ops; it starts neither CUDA nor a compiler, torch's included.
 """
 
 from __future__ import annotations
 
 from comfuse import ops  # registers torch.ops.comfuse, which compiled graphs call by name
 from comfuse.build import build
+from comfuse.deploy import export, load
 from comfuse.explain import explain
 from comfuse.frontend import TraceError, fuse, trace
 from comfuse.generator.emit import emit
@@ -32,7 +33,9 @@ __all__ = [
     "emit",
     "enable",
     "explain",
+    "export",
     "fuse",
+    "load",
     "ops",
     "options",
     "plan",

@@ -60,6 +60,13 @@ class Explanation:
     fallbacks: dict[tuple[str, str], int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    @property
+    def kernels(self) -> tuple[tuple[str, int | None], ...]:
+        """The programs of its kernels, each with the number of rows."""
+        if self.plan is not None and self.spec is not None:
+            return ((self.spec.text(), self.m),)
+        return tuple((plan.spec.text(), self.m) for plan in self.stages)
+
     def __str__(self) -> str:
         return "\n".join(_text(self))
 

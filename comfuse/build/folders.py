@@ -12,10 +12,18 @@ from comfuse import settings
 PACKAGE_LIBRARY = Path(__file__).resolve().parents[1] / "prebuilt"
 
 
+_ADDED: dict[Path, None] = {}  # by this process, in the order in which it did so
+
+
+def add(folder: Path) -> None:
+    """Has kernel libraries looked for in ``folder`` too, in this process."""
+    _ADDED[folder.absolute()] = None
+
+
 def user_library() -> Path:
     return Path(platformdirs.user_data_dir("comfuse")) / "library"
 
 
 def library_folders() -> tuple[Path, ...]:
-    """In the order in which they are asked: ``COMFUSE_LIBRARY``, the package's own, the user's."""
-    return (*settings.library(), PACKAGE_LIBRARY, user_library())
+    """In the order in which they are asked: ``COMFUSE_LIBRARY``, those added, ComFuse's own, the user's."""
+    return (*settings.library(), *_ADDED, PACKAGE_LIBRARY, user_library())

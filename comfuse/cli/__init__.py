@@ -72,7 +72,12 @@ def demo(rounds: int, no_inductor: bool) -> None:
 @_SHAPES
 @_GPU
 @click.option("--training", is_flag=True, help="Of a model: with gradients, the backward graph too.")
-def explain(target: str, shapes: str, gpu: str, training: bool) -> None:
+@click.option(
+    "--catalogue",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A file that gets the kernels as a catalogue for `comfuse build-library`.",
+)
+def explain(target: str, shapes: str, gpu: str, training: bool, catalogue: Path | None) -> None:
     """Show phases, plan, where values live and predicted time of a function, or why it is not fused.
 
     Of a module, or of a function with --training, show each GEMM as torch.compile takes it with ComFuse.
@@ -84,6 +89,7 @@ def explain(target: str, shapes: str, gpu: str, training: bool) -> None:
     from comfuse.explain import Explanation
     from comfuse.explain import explain as explain_program
     from comfuse.frontend import unfused
+    from comfuse.library.catalogue import text_of
 
     program = unfused(load_function(target))
     is_model = isinstance(program, nn.Module)
@@ -93,6 +99,8 @@ def explain(target: str, shapes: str, gpu: str, training: bool) -> None:
     def run() -> int:
         explained = explain_program(program, *inputs, gpu=gpu, training=training or None)
         click.echo(str(explained))
+        if catalogue is not None:
+            catalogue.write_text(text_of(explained.kernels, gpu, f"{target} {shapes}"))
         fused = not explained.refused if isinstance(explained, Explanation) else explained.fused > 0
         return 0 if fused else 1
 

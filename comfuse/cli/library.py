@@ -11,7 +11,9 @@ import click
 from comfuse.errors import ComFuseError
 
 if TYPE_CHECKING:
+    from comfuse.generator.chain import ChainSpec
     from comfuse.generator.spec import FusedSpec
+    from comfuse.library.catalogue import Entry
     from comfuse.library.manifest import Manifest
 
 T = TypeVar("T")
@@ -32,16 +34,20 @@ T = TypeVar("T")
 def build_library(catalogues: Sequence[str], output: Path, jobs: int | None) -> None:
     """Compile the kernels of catalogues into a folder that serves machines without a compiler.
 
-    CATALOG is a TOML file or the name of a catalogue that comes with ComFuse: graph-networks, llm-blocks,
-    postnorm, recsys. A build that was cut off goes on where it stopped.
+    CATALOG is a TOML file, the name of a catalogue that comes with ComFuse (graph-networks, llm-blocks,
+    postnorm, recsys), or a package of AOTInductor (.pt2), which stands for the kernels that it needs. A build
+    that was cut off goes on where it stopped.
 
     Exits with 1 if some kernels were refused; the library has the others.
     """
-    from comfuse.library import builder, catalogue
+    from comfuse.library import builder, catalogue, package
+    from comfuse.ops import served
 
     def run() -> int:
         read = [catalogue.read(which) for which in catalogues]
+        packages = [package.read(Path(which)) for which in catalogues if which.endswith(package.SUFFIX)]
         made = builder.build_library(read, output, jobs=jobs, say=lambda line: click.echo(line, err=True))
+        served.write(output, [text for one in packages for text in one.programs], made)
         for refusal in made.refused:
             low, high = refusal["rows"]
             click.echo(f"refused: {refusal['label']}, rows {low} to {high}: {refusal['reason']}", err=True)
@@ -107,38 +113,52 @@ def verify(folders: Sequence[Path]) -> None:
 
 
 @library.command("why-not")
-@click.argument("spec", metavar="SPEC|FILE:FUNCTION")
+@click.argument("spec", metavar="SPEC|FILE:FUNCTION|PACKAGE")
 @click.option("--shapes", metavar="NAME=VALUE ...", help="The function's inputs, as for `comfuse explain`.")
 @click.option("--rows", type=click.IntRange(min=1), help="Their number; all classes if not given.")
 @click.option("--gpu", default="h200", show_default=True, help="The GPU, such as h100:114 with 114 SMs.")
 def why_not(spec: str, shapes: str | None, rows: int | None, gpu: str) -> None:
     """Say which library has the kernel of a program, or why none does.
 
-    SPEC is the text of a program (or a file with it); a function comes with --shapes.  Exits with 1 if some
-    kernel is in no library.
+    SPEC is the text of a program (or a file with it); a function comes with --shapes.  Of a package of
+    AOTInductor (.pt2), all kernels that it needs; those beside it count.  Exits with 1 if some kernel is in
+    no library.
     """
     from comfuse.library import lookup
     from comfuse.library.rows import classes_on, hints, m_class, served
 
     def run() -> int:
-        program = _program(spec, shapes)
-        classes = classes_on(program, gpu)
-        asked = hints(program, gpu) if rows is None else (m_class(rows, classes),)
         missing = 0
-        for hint in asked:
-            low, high = served(hint, classes)
-            answers = lookup.why_not(program, (low, high), gpu)
-            missing += all(reason for _, reason in answers)
-            click.echo(f"rows {low} to {high}")
-            for folder, reason in answers or [("no library", "none is found")]:
-                click.echo(f"  {folder}: {reason or 'has it'}")
+        for entry in _entries(spec, shapes):
+            classes = classes_on(entry.spec, gpu)
+            asked = entry.rows or hints(entry.spec, gpu) if rows is None else (m_class(rows, classes),)
+            for hint in asked:
+                low, high = served(hint, classes)
+                answers = lookup.why_not(entry.spec, (low, high), gpu)
+                missing += all(reason for _, reason in answers)
+                click.echo(f"{entry.label}, rows {low} to {high}")
+                for folder, reason in answers or [("no library", "none is found")]:
+                    click.echo(f"  {folder}: {reason or 'has it'}")
         return 1 if missing else 0
 
     raise SystemExit(_run(run))
 
 
-def _program(given: str, shapes: str | None) -> FusedSpec:
-    """The program that a command line names."""
+def _entries(given: str, shapes: str | None) -> tuple[Entry, ...]:
+    """The programs that a command line names."""
+    from comfuse.build import folders
+    from comfuse.library import catalogue, package
+
+    if shapes is None and Path(given).suffix == package.SUFFIX:
+        from comfuse.deploy import kernels_of
+
+        folders.add(kernels_of(given))
+        return catalogue.read(given).entries
+    program = _program(given, shapes)
+    return (catalogue.Entry(catalogue.label_of(program), program),)
+
+
+def _program(given: str, shapes: str | None) -> FusedSpec | ChainSpec:
     if shapes is not None:
         from comfuse.cli.target import load_function, parse_shapes
         from comfuse.frontend import trace_region, unfused

@@ -151,7 +151,12 @@ def _verdict(found: Found, fused: bool, reason: str, times: Estimate | None = No
         spec=spec.text(),
         predicted_us=None if times is None else times.fused_us,
         unfused_us=None if times is None else times.unfused_us,
+        kernels=_kernels(found) if fused else (),
     )
+
+
+def _kernels(found: Found) -> tuple[tuple[str, int | None], ...]:
+    return tuple((step.text, None if found.dynamic else rows(found)) for step in steps(found.lowered.spec))
 
 
 def _shape(anchor: Node, found: Found) -> tuple[int | str, int | str, int | str]:

@@ -18,7 +18,7 @@ from comfuse import settings
 from comfuse.build.cache import hash_file, hash_text
 from comfuse.build.toolkit import find_cutlass
 from comfuse.errors import ToolchainError
-from comfuse.inductor import choose, log
+from comfuse.inductor import aot, choose, log
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.run import run
 from comfuse.library import lookup
@@ -47,7 +47,9 @@ class ComFusePass(_Aware or CustomGraphPass):  # type: ignore[misc]
                 users(graph, is_inference)
             else:
                 users(graph)
-        log.record(run(graph, self.policy))
+        verdicts = run(graph, self.policy)
+        log.record(verdicts)
+        aot.note(verdicts, choose.gpu_name(self.policy))
 
     def uuid(self) -> str | None:
         """Equal where the pass does the same to the same graph; None keeps TorchInductor from caching.

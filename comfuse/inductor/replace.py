@@ -22,7 +22,7 @@ from comfuse.generator.stages import Source
 from comfuse.inductor.candidate import Found
 from comfuse.inductor.emitter import Emitter, Size, product, sort
 from comfuse.inductor.symbols import concrete, is_symbolic
-from comfuse.ops.schema import FIXED, GENERAL, MAX_FIXED
+from comfuse.ops.schema import ALONE, FIXED, GENERAL, MAX_FIXED
 
 aten = torch.ops.aten
 
@@ -170,8 +170,10 @@ class _Region:
             run = self._emit.call(FIXED[count][len(operands)], step.text, a, b, *operands)
             if count == 1:
                 return [run]
-        else:
+        elif operands:
             run = self._emit.call(GENERAL, step.text, a, b, list(operands), [])
+        else:
+            run = self._emit.call(ALONE, step.text, a, b, [])
         return [self._emit.call(operator.getitem, run, i) for i in range(count)]
 
 

@@ -80,6 +80,11 @@ class Report:
         """The number of GEMMs that become part of a fused kernel."""
         return sum(row.verdict.fused for row in self.rows)
 
+    @property
+    def kernels(self) -> tuple[tuple[str, int | None], ...]:
+        """The programs of its kernels, each with a number of rows, None where that is symbolic."""
+        return tuple(dict.fromkeys(kernel for row in self.rows for kernel in row.verdict.kernels))
+
     def __str__(self) -> str:
         return "\n".join(_text(self))
 

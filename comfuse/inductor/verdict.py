@@ -21,6 +21,8 @@ class Verdict:
         spec: the region's spec, as text; empty where it was left before there was one.
         predicted_us: predicted time of the fused kernel, in microseconds.
         unfused_us: predicted time of what TorchInductor would run instead, in microseconds.
+        kernels: of a fused one, the programs of its kernels, each with its number of rows, None where that is
+            symbolic.
     """
 
     anchor: str
@@ -34,3 +36,4 @@ class Verdict:
     spec: str = ""
     predicted_us: float | None = None
     unfused_us: float | None = None
+    kernels: tuple[tuple[str, int | None], ...] = ()

@@ -13,14 +13,19 @@ from comfuse.build import binding, packs
 from comfuse.build.cache import BuiltKernel, hash_file
 from comfuse.build.compile import cuda_flags, toolchain
 from comfuse.errors import BuildError, CacheError, ComFuseError, PlanError
-from comfuse.generator.emit import KernelSource, emit
+from comfuse.generator.emit import KernelSource
 from comfuse.generator.plan import KernelPlan
-from comfuse.library import abi, manifest, tuned
+from comfuse.generator.plan.chain import ChainPlan
+from comfuse.library import abi, manifest
 from comfuse.library.catalogue import Catalogue, Entry
 from comfuse.library.manifest import File, Kernel, Manifest
 from comfuse.library.rows import classes_on, hints, served
 from comfuse.library.signature import signature
+from comfuse.library.source import source_of
 from comfuse.version import __version__
+
+#: Of a plan, what a manifest says.
+_FACTS = ("tile_m", "tile_n", "tile_k", "cluster_n", "schedule", "stages", "tile_slots", "scope", "max_m")
 
 Say = Callable[[str], None]
 
@@ -113,7 +118,7 @@ def _plans(catalogues: Iterable[Catalogue]) -> tuple[list[_Wanted], list[dict[st
             for hint in known if entry.rows is None else [h for h in entry.rows if h in known]:
                 rows = served(hint, classes)
                 try:
-                    source = emit(tuned.plan(entry.spec, catalogue.gpu, hint))
+                    source = source_of(entry.spec, catalogue.gpu, hint)
                 except PlanError as e:
                     refused.append(_refusal(entry, rows, str(e)))
                     continue
@@ -128,7 +133,6 @@ def _refusal(entry: Entry, rows: tuple[int, int], reason: str) -> dict[str, Any]
 
 def _kernel(w: _Wanted, file: str) -> Kernel:
     made = w.source.plan
-    facts = ("tile_m", "tile_n", "tile_k", "cluster_n", "schedule", "stages", "tile_slots", "scope", "max_m")
     return Kernel(
         name=w.source.name,
         file=file,
@@ -138,13 +142,14 @@ def _kernel(w: _Wanted, file: str) -> Kernel:
         gpu=w.gpu,
         rows=w.rows,
         processors=_processors(made, w.rows[1]),
-        plan={fact: getattr(made, fact) for fact in facts} | {"predicted_us": round(made.predicted_us, 1)},
+        plan={fact: getattr(made, fact) for fact in _FACTS if hasattr(made, fact)}
+        | {"predicted_us": round(made.predicted_us, 1)},
     )
 
 
-def _processors(made: KernelPlan, rows: int) -> int:
+def _processors(made: KernelPlan | ChainPlan, rows: int) -> int:
     """SMs that hold all tiles which wait for each other."""
-    if not made.program.waits:
+    if isinstance(made, ChainPlan) or not made.program.waits:
         return 1
     of_a_row_block = made.shape.clusters_n(made.spec.n) * made.cluster_n
     return of_a_row_block if made.max_m is None else of_a_row_block * -(-rows // made.tile_m)

@@ -7,7 +7,7 @@ A catalogue is a table of settings and a list of entries::
 
     [[kernel]]
     program = "layernorm"            # a function of comfuse.generator.catalog
-    shapes = [[1024, 1024], [1024, 4096]]   # N and K
+    shapes = [[1024, 1024], [1024, 4096]]   # N and K; of two products back to back N, K and H
     dtype = ["bf16", "fp16"]         # of the factors; bf16 if not given
     bias = "same"                    # any argument of that function; "same" is the dtype of the factors
     layouts = { b = "mn" }           # a field of Layouts
@@ -25,8 +25,9 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,19 +35,23 @@ from typing import Any
 from comfuse.errors import CatalogueError, SpecError
 from comfuse.generator import catalog
 from comfuse.generator.catalog import Layouts
+from comfuse.generator.chain import ChainSpec, parse_program
 from comfuse.generator.plan import gpus
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
-from comfuse.library.rows import M_CLASSES
+from comfuse.library import package
+from comfuse.library.package import Package
+from comfuse.library.rows import M_CLASSES, classes_on, m_class
 
 SHIPPED = Path(__file__).resolve().parents[1] / "catalogues"
 MANY = "many"
-# Of one kernel each: libraries hold no chains.
-_PROGRAMS = [
-    name
+# By name, and how many sizes each takes: N and K, of a chain also H.
+_SIZES = {"FusedSpec": 2, "ChainSpec": 3}
+_PROGRAMS = {
+    name: _SIZES[returned]
     for name in catalog.__all__
     if inspect.isfunction(function := getattr(catalog, name))
-    and inspect.signature(function).return_annotation == "FusedSpec"
-]
+    and (returned := inspect.signature(function).return_annotation) in _SIZES
+}
 _DTYPES = {dtype.value: dtype for dtype in DType}
 _RESERVED = ("program", "spec", "shapes", "dtype", "layouts", "constants", "operands", "rows")
 
@@ -63,7 +68,7 @@ class Entry:
     """
 
     label: str
-    spec: FusedSpec
+    spec: FusedSpec | ChainSpec
     rows: tuple[int | None, ...] | None = None
 
 
@@ -83,12 +88,15 @@ def shipped() -> tuple[str, ...]:
 
 
 def read(which: str) -> Catalogue:
-    """The catalogue of a file, or the shipped one of this name.
+    """The catalogue of a file, or the shipped one of this name; of a package of AOTInductor, what it needs.
 
     Raises:
         CatalogueError: there is none, or it cannot be read; says where and what is allowed.
+        LoadError: the package cannot be read.
     """
     path = SHIPPED / f"{which}.toml" if which in shipped() else Path(which)
+    if path.suffix == package.SUFFIX and path.is_file():
+        return of_package(package.read(path))
     try:
         data = tomllib.loads(path.read_text())
     except OSError as e:
@@ -98,6 +106,39 @@ def read(which: str) -> Catalogue:
     except ValueError as e:
         raise CatalogueError(which, f"is not TOML: {e}") from None
     return parse(path.stem, data)
+
+
+def of_package(made: Package) -> Catalogue:
+    """The kernels that a package needs.  Raises CatalogueError if it needs none."""
+    entries = tuple(entry_of(text, rows, made.gpu) for text, rows in made.programs.items())
+    if not entries:
+        raise CatalogueError(
+            str(made.path), "calls no kernel: compile it with inductor_configs=comfuse.options()"
+        )
+    return Catalogue(made.path.stem, "", made.gpu, entries)
+
+
+def text_of(programs: Iterable[tuple[str, int | None]], gpu: str, description: str = "") -> str:
+    """A catalogue file of programs, each with a number of rows that it runs with, None: any number."""
+    numbers: dict[str, list[int | None]] = {}
+    for text, number in programs:
+        numbers.setdefault(text, []).append(number)
+    lines = [f"description = {json.dumps(description)}", f"gpu = {json.dumps(gpu)}"]
+    for text, found in numbers.items():
+        lines += ["", "[[kernel]]", f"spec = {json.dumps(text)}"]  # a string of JSON is one of TOML
+        entry = entry_of(text, [] if None in found else [n for n in found if n is not None], gpu)
+        # Classes of a program's own cannot be named in a catalogue: it gets all of them.
+        if entry.rows is not None and classes_on(entry.spec, gpu) == M_CLASSES:
+            lines.append(f"rows = {json.dumps([MANY if hint is None else hint for hint in entry.rows])}")
+    return "\n".join(lines) + "\n"
+
+
+def entry_of(text: str, rows: Sequence[int], gpu: str) -> Entry:
+    """An entry for a program that runs with these numbers of rows, any if there are none."""
+    program = parse_program(text)
+    classes = classes_on(program, gpu)
+    served = dict.fromkeys(m_class(number, classes) for number in rows)
+    return Entry(label_of(program), program, tuple(served) or None)
 
 
 def parse(name: str, data: dict[str, Any]) -> Catalogue:
@@ -126,29 +167,54 @@ def _entries(table: dict[str, Any]) -> Iterator[Entry]:
     constants = table.get("constants", {})
     if "spec" in table:
         _only(table, ("spec", "constants", "rows"))
-        spec = bound(FusedSpec.parse(table["spec"]), constants)
-        yield Entry(f"spec {spec.n}x{spec.k}", spec, rows)
+        program = parse_program(table["spec"])
+        yield Entry(label_of(program), _bound(program, constants), rows)
         return
-    program = table.get("program")
-    if program not in _PROGRAMS:
-        raise ValueError(f"program is {program!r}; allowed: {', '.join(_PROGRAMS)}, or a spec")
-    function = getattr(catalog, program)
-    parameters = list(inspect.signature(function).parameters)
-    _only(table, (*_RESERVED, *parameters[3:]))
-    options = {key: _several(value) for key, value in table.items() if key not in _RESERVED}
-    layouts = _layouts(table.get("layouts", {}))
+    name = table.get("program")
+    if name not in _PROGRAMS:
+        raise ValueError(f"program is {name!r}; allowed: {', '.join(_PROGRAMS)}, or a spec")
+    function = getattr(catalog, name)
+    parameters = list(inspect.signature(function).parameters)[_PROGRAMS[name] + 1 :]
+    of_one = ("layouts", "operands")  # a chain's are those of its links
+    reserved = [key for key in _RESERVED if key not in of_one or "layouts" in parameters]
+    _only(table, (*reserved, *parameters))
+    options = {key: _several(value) for key, value in table.items() if key not in reserved}
+    layouts = {"layouts": _layouts(table.get("layouts", {}))} if "layouts" in parameters else {}
     for shape, dtype, *values in itertools.product(
         table["shapes"], _several(table.get("dtype", "bf16")), *options.values()
     ):
-        n, k = shape
+        if len(shape) != _PROGRAMS[name]:
+            raise ValueError(f"shapes: {shape} has {len(shape)} sizes; allowed: {_PROGRAMS[name]}")
         chosen = dict(zip(options, values, strict=True))
         arguments = {key: _argument(value, _dtype(dtype)) for key, value in chosen.items()}
-        spec = function(n, k, _dtype(dtype), layouts=layouts, **arguments)
-        spec = bound(spec, constants)
+        spec = _bound(function(*shape, _dtype(dtype), **layouts, **arguments), constants)
         if "operands" in table:
             spec = ordered(spec, table["operands"])
         said = [f"{key}={value}" for key, value in {**chosen, **constants}.items()]
-        yield Entry(" ".join([program, f"{n}x{k}", dtype, *said]), spec, rows)
+        yield Entry(" ".join([name, "x".join(map(str, shape)), dtype, *said]), spec, rows)
+
+
+def label_of(program: FusedSpec | ChainSpec) -> str:
+    """What messages call a program that has no other name."""
+    if isinstance(program, ChainSpec):
+        return f"chain {program.last.n}x{program.links[0].k}x{program.last.k}"
+    return f"spec {program.n}x{program.k}"
+
+
+def _bound(program: Any, constants: dict[str, float]) -> Any:
+    """:func:`bound`, of a chain in the link that has the scalar."""
+    if isinstance(program, FusedSpec):
+        return bound(program, constants)
+    links = [{o.name for o in link.operands if o.space is Space.SCALAR} for link in program.links]
+    unknown = set(constants).difference(*links)
+    if unknown:
+        raise ValueError(f"constants: {', '.join(sorted(unknown))}: no scalars of the chain")
+    return ChainSpec(
+        tuple(
+            bound(link, {name: value for name, value in constants.items() if name in known})
+            for link, known in zip(program.links, links, strict=True)
+        )
+    )
 
 
 def bound(spec: FusedSpec, constants: dict[str, float]) -> FusedSpec:

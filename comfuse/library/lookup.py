@@ -12,6 +12,7 @@ from comfuse import library
 from comfuse.build.cache import hash_file
 from comfuse.build.folders import library_folders
 from comfuse.errors import LoadError
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan import gpus
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import LoadedKernel, manifest
@@ -52,7 +53,7 @@ class _Built:
     path: Path
 
 
-def kernel(spec: FusedSpec, rows: tuple[int, int], gpu: str) -> LoadedKernel | None:
+def kernel(spec: FusedSpec | ChainSpec, rows: tuple[int, int], gpu: str) -> LoadedKernel | None:
     """The first library's kernel that serves this program for all these numbers of rows, loaded.
 
     Args:
@@ -70,7 +71,7 @@ def kernel(spec: FusedSpec, rows: tuple[int, int], gpu: str) -> LoadedKernel | N
     return None
 
 
-def why_not(spec: FusedSpec, rows: tuple[int, int], gpu: str) -> list[tuple[Path, str]]:
+def why_not(spec: FusedSpec | ChainSpec, rows: tuple[int, int], gpu: str) -> list[tuple[Path, str]]:
     """For each library why it has no kernel for a program; an empty string where it has one."""
     answers = []
     for shelf in shelves():
@@ -80,7 +81,7 @@ def why_not(spec: FusedSpec, rows: tuple[int, int], gpu: str) -> list[tuple[Path
     return answers
 
 
-def _ask(shelf: Shelf, spec: FusedSpec, rows: tuple[int, int], gpu: str) -> LoadedKernel | str:
+def _ask(shelf: Shelf, spec: FusedSpec | ChainSpec, rows: tuple[int, int], gpu: str) -> LoadedKernel | str:
     """A library's kernel, or why it has none that fits; nothing if it does not have the program at all."""
     known = _candidates(shelf, spec, gpu)
     if not known or shelf.unfit:
@@ -140,12 +141,23 @@ def identity() -> list[str]:
 _SHELVES: dict[Path, tuple[tuple[int, int], Shelf]] = {}
 
 
-def _shelf(folder: Path) -> Shelf | None:
+def versions() -> tuple[tuple[Path, tuple[int, int] | None], ...]:
+    """Where libraries are looked for, and what changes when they do, in a few microseconds."""
+    return tuple((folder, _version(folder)) for folder in library_folders())
+
+
+def _version(folder: Path) -> tuple[int, int] | None:
     try:
         stat = (folder / manifest.NAME).stat()
     except OSError:
         return None  # no library there
-    version = (stat.st_mtime_ns, stat.st_size)
+    return stat.st_mtime_ns, stat.st_size
+
+
+def _shelf(folder: Path) -> Shelf | None:
+    version = _version(folder)
+    if version is None:
+        return None
     with _LOCK:
         if folder not in _SHELVES or _SHELVES[folder][0] != version:
             _SHELVES[folder] = version, _read(folder)
@@ -161,7 +173,7 @@ def _read(folder: Path) -> Shelf:
     return Shelf(folder, read, read.unfit())
 
 
-def _candidates(shelf: Shelf, spec: FusedSpec, gpu: str) -> list[Kernel]:
+def _candidates(shelf: Shelf, spec: FusedSpec | ChainSpec, gpu: str) -> list[Kernel]:
     """The kernels of a program, those first that were planned for this GPU."""
     if shelf.manifest is None:
         return []

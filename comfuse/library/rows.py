@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from comfuse.errors import PlanError
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan import row_limits
 from comfuse.generator.spec import FusedSpec
 
@@ -15,15 +16,12 @@ def m_class(rows: int, classes: tuple[int, ...] = M_CLASSES) -> int | None:
     return next((bound for bound in classes if rows <= bound), None)
 
 
-def classes_on(spec: FusedSpec, gpu: str) -> tuple[int, ...]:
-    """The upper bounds of a spec's classes of rows on a GPU, named as the planner names it.
+def classes_on(spec: FusedSpec | ChainSpec, gpu: str) -> tuple[int, ...]:
+    """The upper bounds of a program's classes of rows on a GPU, named as the planner names it.
 
     Where tile shapes can run only so many rows, their limits are bounds too, and the largest is the last.
     """
-    try:
-        limits = row_limits(spec, gpu)
-    except PlanError:  # whatever the number of rows, as the class's own plan says
-        limits = ()
+    limits = _limits(spec, gpu)
     return tuple(sorted({*(b for b in M_CLASSES if b < max(limits)), *limits})) if limits else M_CLASSES
 
 
@@ -35,11 +33,16 @@ def served(hint: int | None, classes: tuple[int, ...]) -> tuple[int, int]:
     return (classes[index - 1] + 1 if index else 1), hint
 
 
-def hints(spec: FusedSpec, gpu: str) -> tuple[int | None, ...]:
-    """All classes of a spec, by their upper bounds; None: as many rows as there are."""
+def hints(spec: FusedSpec | ChainSpec, gpu: str) -> tuple[int | None, ...]:
+    """All classes of a program, by their upper bounds; None: as many rows as there are."""
     classes = classes_on(spec, gpu)
+    return classes if _limits(spec, gpu) else (*classes, None)
+
+
+def _limits(spec: FusedSpec | ChainSpec, gpu: str) -> tuple[int, ...]:
+    if isinstance(spec, ChainSpec):  # its tiles wait for no others
+        return ()
     try:
-        limited = bool(row_limits(spec, gpu))
-    except PlanError:
-        limited = False
-    return classes if limited else (*classes, None)
+        return row_limits(spec, gpu)
+    except PlanError:  # whatever the number of rows, as the class's own plan says
+        return ()

@@ -7,13 +7,14 @@ import json
 from functools import lru_cache
 
 from comfuse.build.cache import hash_text
+from comfuse.generator.chain import ChainSpec, normalize_chain
 from comfuse.generator.ops import ELEMENTWISE
 from comfuse.generator.passes import normalize
 from comfuse.generator.spec import FusedSpec
 
 
 @lru_cache(maxsize=1024)
-def signature(spec: FusedSpec) -> str:
+def signature(spec: FusedSpec | ChainSpec) -> str:
     """Hash of a program's normal form without its names, and whatever the order of its nodes and of what an
     operator takes in either order.
 
@@ -22,6 +23,8 @@ def signature(spec: FusedSpec) -> str:
     Raises:
         SpecError: the spec is malformed.
     """
+    if isinstance(spec, ChainSpec):
+        return hash_text(json.dumps([signature(link) for link in normalize_chain(spec).links]))
     spec = normalize(spec)
     hashes: list[str] = []
     for node in spec.nodes:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from comfuse.errors import ComFuseError, GradientError
 from comfuse.ops import programs, resolver
-from comfuse.ops.schema import FIXED, FIXED_SCALARS, GENERAL, MAX_FIXED, OUT
+from comfuse.ops.schema import ALONE, FIXED, FIXED_SCALARS, GENERAL, MAX_FIXED, OUT
 from comfuse.ops.tracing import constant_when_traced
 
 _parse = programs.parse
@@ -68,8 +68,10 @@ def region(
         else:
             if outputs in FIXED:
                 results = list(FIXED[outputs][count](spec, a, b, *operands, *scalars))
-            else:
+            elif count:
                 results = GENERAL(spec, a, b, list(operands), list(scalars))
+            else:
+                results = ALONE(spec, a, b, list(scalars))
             refused = any(y.requires_grad for y in results)
     except ComFuseError:
         raise

@@ -25,7 +25,7 @@ from comfuse.ops import faults
 from comfuse.ops.calls import region_out
 from comfuse.ops.faults import AB_DTYPES, Argument
 from comfuse.ops.resolver import translate
-from comfuse.ops.schema import FIXED, GENERAL, MAX_FIXED
+from comfuse.ops.schema import ALONE, FIXED, GENERAL, MAX_FIXED
 from comfuse.ops.tracing import constant_when_traced
 
 _OPS: dict[str, NamedOp] = {}
@@ -293,7 +293,10 @@ def run(
 def _general(text: str, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """A form of any number of outputs."""
     operands = [value for value in rest if isinstance(value, Tensor)]
-    return tuple(GENERAL(text, x, weight, operands, list(rest[len(operands) :])))
+    scalars = list(rest[len(operands) :])
+    if operands:
+        return tuple(GENERAL(text, x, weight, operands, scalars))
+    return tuple(ALONE(text, x, weight, scalars))
 
 
 def _needs_gradient(x: Tensor, weight: Tensor, tensors: Sequence[Tensor | None]) -> bool:

@@ -8,7 +8,6 @@ import os
 import re
 import threading
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,14 +17,10 @@ from comfuse.build import build
 from comfuse.errors import ComFuseError, JitDisabledError, PlanError, ToolchainError
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan import GPUS, Gpu
-from comfuse.generator.plan.chain import plan_chain
-from comfuse.generator.spec import FusedSpec
-from comfuse.library import LoadedKernel, lookup, tuned
+from comfuse.library import LoadedKernel, lookup
 from comfuse.library.rows import M_CLASSES, classes_on, m_class, served
+from comfuse.library.source import source_of
 from comfuse.ops import native, programs
-
-if TYPE_CHECKING:
-    from comfuse.generator.emit import KernelSource
 
 __all__ = [
     "M_CLASSES",
@@ -45,17 +40,16 @@ _UNPROVEN = "kernels of two GEMMs back to back have not run on a GPU yet; COMFUS
 _LOCK = threading.RLock()
 _PENDING = threading.local()  # the exception behind the message that C++ is carrying
 # Why a spec is not fused, by (spec, class of rows, device), and the GPU and environment that this depends on.
-_REFUSED: dict[tuple[str, int | None, int], tuple[str, tuple[Gpu | str | None, ...]]] = {}
+_REFUSED: dict[tuple[str, int | None, int], tuple[str, tuple[object, ...]]] = {}
 _ENVIRONMENT = (
-    "COMFUSE_CHAINS", "COMFUSE_JIT", "COMFUSE_LIBRARY", "COMFUSE_TUNED", "COMFUSE_CACHE_DIR",
-    "COMFUSE_CUTLASS_DIR", "CUDA_HOME", "CUDA_PATH", "PATH",
+    "COMFUSE_CHAINS", "COMFUSE_JIT", "COMFUSE_TUNED", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR", "CUDA_HOME",
+    "CUDA_PATH", "PATH",
 )  # fmt: skip
 
 
 def classes_of(spec: str, device: int) -> tuple[int, ...]:
     """The upper bounds of a spec's classes of rows on a device (:func:`comfuse.library.rows.classes_on`)."""
-    program = programs.parse(spec).spec
-    return M_CLASSES if isinstance(program, ChainSpec) else classes_on(program, planner_gpu(device))
+    return classes_on(programs.parse(spec).spec, planner_gpu(device))
 
 
 def resolve(spec: str, rows: int, device: int) -> int | str:
@@ -77,7 +71,8 @@ def _resolve(spec: str, rows: int, device: int) -> int:
     if rows == 0:
         return 0
     key = (spec, m_class(rows, classes_of(spec, device)), device)
-    environment = (calibrated_gpu(device), *(os.environ.get(name) for name in _ENVIRONMENT))
+    of_settings = (os.environ.get(name) for name in _ENVIRONMENT)
+    environment = (calibrated_gpu(device), *of_settings, *lookup.versions())
     why, when = _REFUSED.get(key, ("", ()))
     if not why or when != environment:
         why = _register(*key)
@@ -102,7 +97,7 @@ def _register(spec: str, hint: int | None, device: int) -> str:
         native.register(spec, kernel, *served(hint, classes))
         return ""
     try:
-        source = _source(programs.parse(spec).spec, calibrated_gpu(device), hint)
+        source = source_of(programs.parse(spec).spec, calibrated_gpu(device), hint)
     except PlanError as e:
         return str(e)
     try:
@@ -122,25 +117,13 @@ def shelved(spec: str, rows: int, device: int) -> LoadedKernel | None:
 
 def _shelved(spec: str, hint: int | None, device: int) -> LoadedKernel | None:
     program = programs.parse(spec).spec
-    if isinstance(program, ChainSpec):  # libraries have none
-        return None
     return lookup.kernel(program, served(hint, classes_of(spec, device)), planner_gpu(device))
 
 
 def _why_no_library(spec: str, hint: int | None, device: int) -> list[str]:
     program = programs.parse(spec).spec
-    if isinstance(program, ChainSpec):
-        return []
     answers = lookup.why_not(program, served(hint, classes_of(spec, device)), planner_gpu(device))
     return [f"kernel library {folder}: {reason}" for folder, reason in answers]
-
-
-def _source(spec: FusedSpec | ChainSpec, gpu: Gpu, rows: int | None) -> KernelSource:
-    from comfuse.generator.emit import emit, emit_chain  # the template engine waits for the first build
-
-    if isinstance(spec, ChainSpec):
-        return emit_chain(plan_chain(spec, gpu, rows))
-    return emit(tuned.plan(spec, gpu, rows))
 
 
 @lru_cache

@@ -2,7 +2,8 @@
 
 ``comfuse::region`` runs any spec or chain.  ``comfuse::region_1.t0`` to ``.t6`` run one with that many tensor
 operands, one output and at most two scalars, at the lowest cost a call; ``comfuse::region_2.t0`` to ``.t6``
-one with two outputs.  ``comfuse::region_out`` writes to tensors of the caller's.  On CUDA the binding
+one with two outputs.  ``comfuse::region.alone`` takes no operands: AOTInductor cannot pass an empty list of
+tensors.  ``comfuse::region_out`` writes to tensors of the caller's.  On CUDA the binding
 implements them in C++; it is loaded at the first call, so that importing ComFuse compiles nothing.  On a CPU
 they evaluate the spec in float32.  ``comfuse::region_reference`` evaluates a spec on any device, or runs the
 links of a chain as regions of their own, and counts that as a fallback.
@@ -42,6 +43,7 @@ def schemas() -> dict[str, str]:
     """The schema of every op that the binding implements, by its name."""
     result = {
         "region": f"({_ARGUMENTS}) -> Tensor[]",
+        "region.alone": "(str spec, Tensor a, Tensor b, float[] scalars) -> Tensor[]",
         "region_out": f"({_ARGUMENTS}, Tensor(a!)[] out) -> ()",
     }
     for outputs in FIXED_OUTPUTS:
@@ -167,11 +169,18 @@ def _itself(general: General) -> Callable[..., Any]:
     return general
 
 
+def _alone(general: General) -> Callable[..., Any]:
+    def call(spec: str, a: Tensor, b: Tensor, scalars: Sequence[float]) -> list[Tensor]:
+        return general(spec, a, b, [], scalars)
+
+    return call
+
+
 def _define_all() -> dict[str, torch._ops.OpOverload]:
     ops = {}
     for name, schema in schemas().items():
-        packet = name.partition(".")[0]
-        form = {"region": _itself, "region_out": _into}.get(packet) or _fixed(int(packet[-1]))
+        form = {"region": _itself, "region.alone": _alone, "region_out": _into}.get(name)
+        form = form or _fixed(int(name.partition(".")[0][-1]))
         ops[name] = _define(name, schema, form)
     _LIBRARY.define(f"region_reference({_ARGUMENTS}) -> Tensor[]", tags=_TAGS)
     torch.library.register_fake("comfuse::region_reference", _shapes, lib=_LIBRARY)
@@ -181,6 +190,7 @@ def _define_all() -> dict[str, torch._ops.OpOverload]:
 
 _OPS = _define_all()
 GENERAL: torch._ops.OpOverload = _OPS["region"]
+ALONE: torch._ops.OpOverload = _OPS["region.alone"]
 OUT: torch._ops.OpOverload = _OPS["region_out"]
 #: By number of outputs, then by number of tensor operands.
 FIXED: dict[int, tuple[torch._ops.OpOverload, ...]] = {

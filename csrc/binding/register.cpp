@@ -82,24 +82,28 @@ int unpack_tensors(Arguments& arguments, StableListHandle list, int most, char c
   return count;
 }
 
-// str spec, Tensor a, Tensor b, Tensor[] operands, float[] scalars
-void unpack_call(Arguments& arguments, StableIValue const* stack, Call& call) {
+// str spec, Tensor a, Tensor b, Tensor[] operands (if it has any), float[] scalars
+void unpack_call(Arguments& arguments, StableIValue const* stack, bool has_operands, Call& call) {
   call.spec = arguments.string(stack[0]);
   arguments.own(stack[1]);
   arguments.own(stack[2]);
-  StableListHandle const operands = arguments.list(stack[3]), scalars = arguments.list(stack[4]);
+  StableListHandle const operands = has_operands ? arguments.list(stack[3]) : nullptr;
+  StableListHandle const scalars = arguments.list(stack[has_operands ? 4 : 3]);
   call.a = arguments.tensor(stack[1]);
   call.b = arguments.tensor(stack[2]);
-  call.operand_count = unpack_tensors(arguments, operands, kMaxTensors, "operands", call.operands);
+  call.operand_count =
+      has_operands ? unpack_tensors(arguments, operands, kMaxTensors, "operands", call.operands) : 0;
   call.scalar_count = size_of(scalars, CF_MAX_SCALARS, "scalars");
   for (int i = 0; i < call.scalar_count; ++i) call.scalars[i] = unpack_double(item_of(scalars, i));
 }
 
 // region(str spec, Tensor a, Tensor b, Tensor[] operands, float[] scalars) -> Tensor[]
+// region.alone(str spec, Tensor a, Tensor b, float[] scalars) -> Tensor[]
+template <bool HasOperands>
 void region(StableIValue* stack, uint64_t, uint64_t) {
   Arguments arguments;
   Call call;
-  unpack_call(arguments, stack, call);
+  unpack_call(arguments, stack, HasOperands, call);
   Outputs outputs;
   run(call, -1, outputs);
   StableListHandle result;
@@ -114,7 +118,7 @@ void region(StableIValue* stack, uint64_t, uint64_t) {
 void region_out(StableIValue* stack, uint64_t, uint64_t) {
   Arguments arguments;
   Call call;
-  unpack_call(arguments, stack, call);
+  unpack_call(arguments, stack, true, call);
   View outputs[CF_MAX_OUTPUTS];
   int const count = unpack_tensors(arguments, arguments.list(stack[5]), CF_MAX_OUTPUTS, "out", outputs);
   run_into(call, outputs, count);
@@ -158,7 +162,8 @@ void register_fixed(Library& library, std::integer_sequence<int, N...>) {
 
 STABLE_TORCH_LIBRARY_IMPL(COMFUSE_NAMESPACE, COMFUSE_DISPATCH_KEY, m) {
   using Arities = std::make_integer_sequence<int, 7>;  // MAX_FIXED of comfuse/ops/schema.py
-  m.impl("region", &region);
+  m.impl("region", &region<true>);
+  m.impl("region.alone", &region<false>);
   m.impl("region_out", &region_out);
   register_fixed<1>(m, Arities{});
   register_fixed<2>(m, Arities{});

@@ -76,7 +76,10 @@ Recent lookup(Entry const& entry, int64_t rows) {
 // Whether there is a kernel to launch now.
 bool resolve(std::string_view spec, int64_t rows, int device) {
   CfResolver const function = resolver.load();
-  if (function == nullptr) fail("LoadError", "the binding was loaded without comfuse; import comfuse first");
+  if (function == nullptr)
+    fail("LoadError",
+         "no kernel that was registered serves this call on this GPU, and the process has no comfuse to ask: "
+         "import comfuse, or export the model for this GPU and these numbers of rows");
   int const answer = function(spec.data(), int64_t(spec.size()), rows, device);
   if (answer > 1) throw std::runtime_error("comfuse: " + resolver_error);
   return answer == 0;

@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from comfuse.cli import main
 from comfuse.errors import BuildError
 from comfuse.generator import catalog
-from comfuse.generator.spec import DType
-from comfuse.library import builder
+from comfuse.generator.spec import DType, FusedSpec
+from comfuse.library import builder, catalogue
 from tests.library.stubs import Compilers, compilers, folder, small
 
 __all__ = ["compilers", "folder"]
@@ -67,6 +67,29 @@ def test_no_library(compilers: Compilers) -> None:
     result = invoke("library", "list")
     assert result.exit_code == 1
     assert "there is no kernel library; looked in " in result.output
+
+
+@pytest.mark.parametrize(
+    "target, options, rows",
+    [
+        ("MODEL", ["--training", "--shapes", "input=bf16[16384,1024]"], None),
+        ("layer_norm", ["--shapes", "x=bf16[300,256] w=bf16[256,256] bias=bf16[256]"], 512),
+    ],
+)
+def test_a_catalogue_of_what_is_fused(
+    target: str, options: list[str], rows: int | None, compilers: Compilers, tmp_path: Path
+) -> None:
+    """Of a function, and of a model in training: what is asked for when it runs is in the library then."""
+    path = tmp_path / "mine.toml"
+    result = invoke("explain", f"{PROGRAM}:{target}", *options, "--catalogue", str(path))
+    assert result.exit_code == 0, result.output
+    (entry,) = catalogue.read(str(path)).entries
+    assert entry.rows == (rows,)
+    result = invoke("build-library", str(path), "-o", str(tmp_path / "library"))
+    assert "mine: 1 kernels for 1 classes of rows of 1 programs" in result.output
+    outputs = {"MODEL": 4, "layer_norm": 1}  # the result, and what its backward reads
+    assert isinstance(entry.spec, FusedSpec)
+    assert len(entry.spec.outputs) == outputs[target]
 
 
 def test_verify(folder: Path) -> None:

@@ -178,6 +178,7 @@ def test_a_verdict_has_both_times_and_what_the_region_is() -> None:
     assert verdict.unfused_us is not None
     assert verdict.fused == (verdict.predicted_us < choose.MARGIN * verdict.unfused_us)
     assert FusedSpec.parse(verdict.spec) == region.lowered.spec
+    assert verdict.kernels == (((verdict.spec, 512),) if verdict.fused else ())
 
 
 @pytest.mark.parametrize("reader, drawn", [("none", True), ("saved", True), ("kernel", False)])

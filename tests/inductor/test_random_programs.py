@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.run import run
-from comfuse.ops.schema import FIXED, GENERAL
+from comfuse.ops.schema import ALONE, FIXED, GENERAL
 from tests.frontend.support import K, N, exact, tensor
 from tests.frontend.test_random_functions import OF_ROWS, REDUCTIONS, RESULTS, Operands, function, step
 from tests.inductor.interpreted import interpreted
@@ -37,6 +37,9 @@ class Exact(Interpreter):
             return outputs[0] if len(outputs) == 1 else outputs
         if target is GENERAL:
             return exact(*args)
+        if target is ALONE:
+            text, a, b, scalars = args
+            return exact(text, a, b, [], scalars)
         args, kwargs = pytree.tree_map_only(torch.dtype, _wide, (args, kwargs))
         return super().call_function(target, args, kwargs)
 

@@ -146,7 +146,7 @@ def test_outputs_beyond_the_fixed_forms() -> None:
         return h, h.relu(), h.sum(-1)
 
     text = check_all(fn, (half(24, 64), half(64, 64)))
-    assert "comfuse.region.default" in text
+    assert "comfuse.region.alone" in text
     assert "comfuse.region_" not in text
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch.nn.functional as F
 import comfuse
 from comfuse.errors import CatalogueError
 from comfuse.generator import catalog
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import DType, Major
 from comfuse.library import builder, catalogue, rows
 from comfuse.library.signature import signature
@@ -72,6 +75,37 @@ def test_a_constant_is_what_tracing_makes_of_it() -> None:
     assert len(set(different)) == 4
 
 
+def test_chains() -> None:
+    """Three sizes; a constant is that of the link which has it; as text too."""
+    table = {"program": "mlp", "shapes": [[64, 128, 512]], "b0": "same", "norm": "layernorm"}
+    (entry,) = entries(**table)
+    assert entry.spec == catalog.mlp(64, 128, 512, BF16, b0=BF16, norm="layernorm")
+    assert entry.label == "mlp 64x128x512 bf16 b0=same norm=layernorm"
+    (fixed,) = entries(**table, constants={"eps": 1e-6})
+    (as_text,) = entries(spec=entry.spec.text(), constants={"eps": 1e-6})
+    assert as_text.spec == fixed.spec
+    assert as_text.label == "chain 64x128x512"
+    assert not [o for link in fixed.spec.links for o in link.operands if o.name == "eps"]
+    assert signature(fixed.spec) != signature(entry.spec)
+    assert signature(entry.spec) not in {signature(link) for link in entry.spec.links}
+    first, last = entry.spec.links
+    renamed = replace(first, operands=tuple(replace(o, name=f"x{o.name}") for o in first.operands))
+    assert signature(ChainSpec((renamed, last))) == signature(entry.spec)
+
+
+def test_programs_as_a_file() -> None:
+    """Each once, with its classes of rows; reading the file restores what was meant."""
+    linear, chain = catalog.linear(64, 64, BF16).text(), catalog.b2b(64, 64, 64, BF16).text()
+    found = [(linear, 100), (linear, 3000), (chain, 5), (chain, None)]
+    data = tomllib.loads(catalogue.text_of(found, "h100:114", 'what "it" is'))
+    read = catalogue.parse("mine", data)
+    assert (read.gpu, read.description) == ("h100:114", 'what "it" is')
+    assert [(entry.spec.text(), entry.rows) for entry in read.entries] == [
+        (linear, (128, None)),
+        (chain, None),
+    ]
+
+
 def test_operands_in_another_order() -> None:
     """As a compiled OLMo 2 block has them: the weight, times the norm, and then the residual."""
 
@@ -99,7 +133,7 @@ def test_order_of_operands_and_outputs_is_part_of_a_signature() -> None:
 @pytest.mark.parametrize(
     "table, said",
     [
-        ({"program": "linaer", "shapes": [[1, 8]]}, "program is 'linaer'; allowed: add_rmsnorm, colsum"),
+        ({"program": "linaer", "shapes": [[1, 8]]}, "program is 'linaer'; allowed: add_rmsnorm, b2b, colsum"),
         ({"program": "linear"}, "shapes"),
         ({"program": "linear", "shapes": [[64, 64]], "biass": "same"}, "unknown biass; allowed: program"),
         ({"program": "linear", "shapes": [[64, 64]], "dtype": "float"}, "dtype is 'float'; allowed: bf16"),
@@ -110,7 +144,10 @@ def test_order_of_operands_and_outputs_is_part_of_a_signature() -> None:
         ),
         ({"program": "linear", "shapes": [[64, 64]], "constants": {"eps": 1}}, "'eps' is no scalar"),
         ({"program": "linear", "shapes": [[64, 64]], "operands": ["x"]}, "operands: ['x']; allowed: []"),
-        ({"program": "linear", "shapes": [[64]]}, "not enough values"),
+        ({"program": "linear", "shapes": [[64]]}, "shapes: [64] has 1 sizes; allowed: 2"),
+        ({"program": "mlp", "shapes": [[64, 64]]}, "shapes: [64, 64] has 2 sizes; allowed: 3"),
+        ({"program": "mlp", "shapes": [[8, 8, 8]], "layouts": {}}, "unknown layouts; allowed: program"),
+        ({"program": "b2b", "shapes": [[8, 8, 8]], "constants": {"eps": 1}}, "eps: no scalars of the chain"),
         ({"spec": "{}"}, "not the text of a FusedSpec"),
     ],
 )

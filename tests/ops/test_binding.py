@@ -158,6 +158,24 @@ def test_scalars_and_columns(host: Host) -> None:
         assert args.outputs[1].stride == n
 
 
+def test_a_call_without_operands(host: Host) -> None:
+    """AOTInductor cannot pass an empty list of tensors: it calls a form that has none."""
+    b = SpecBuilder(next(_SIZES), K, BF16)
+    acc = b.gemm()
+    for op in ("row_max", "row_sum", "row_min"):
+        b.output(op, b.op(op, acc), DType.FP32)
+    spec, other = b.spec(), linear()
+    host.register(spec)
+    host.register(other)
+    x, w = torch.randn(2, 3, K).bfloat16(), torch.randn(spec.n, K).bfloat16()
+    results = torch.ops.comfuse_host.region.alone(spec.text(), x, w, [])
+    assert [(y.shape, y.dtype) for y in results] == [((2, 3), torch.float32)] * 3
+    args = host.launched[-1].args
+    assert [args.outputs[i].data for i in range(3)] == [y.data_ptr() for y in results]
+    with pytest.raises(RuntimeError, match="operands is a list of 0; allowed: 2"):
+        torch.ops.comfuse_host.region.alone(other.text(), x, w, [])
+
+
 def test_no_rows_launch_nothing(host: Host) -> None:
     spec = linear()
     asked = []

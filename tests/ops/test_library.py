@@ -14,7 +14,7 @@ from comfuse import fallbacks
 from comfuse.errors import FallbackError, JitDisabledError
 from comfuse.generator import catalog
 from comfuse.generator.spec import DType
-from comfuse.library import LoadedKernel, lookup, manifest
+from comfuse.library import LoadedKernel, builder, catalogue, lookup, manifest
 from comfuse.ops import native, resolver
 from tests.library.stubs import Compilers, compilers, folder
 from tests.ops.host_binding import Host
@@ -99,6 +99,28 @@ def test_another_library_is_asked_at_once(
     monkeypatch.setenv("COMFUSE_LIBRARY", str(folder))
     assert resolver.resolve(LINEAR.text(), 300, 0) == 0
     assert len(world.kernels) == 1
+
+
+def test_a_library_that_was_built_meanwhile_is_asked(world: Registered, folder: Path, tmp_path: Path) -> None:
+    away = folder.rename(tmp_path / "away")
+    assert resolver.resolve(LINEAR.text(), 300, 0) == 1
+    away.rename(folder)
+    assert resolver.resolve(LINEAR.text(), 300, 0) == 0
+
+
+def test_a_chain_comes_from_a_library(
+    world: Registered, compilers: Compilers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMFUSE_CHAINS", "1")
+    chain = catalog.mlp(64, 128, 256, DType.BF16, norm="rmsnorm")
+    table = {"program": "mlp", "shapes": [[64, 128, 256]], "norm": "rmsnorm", "rows": ["many"]}
+    builder.build_library([catalogue.parse("chains", {"kernel": [table]})], tmp_path / "library")
+    assert resolver.resolve(chain.text(), 5000, 0) == 0
+    ((kernel, *rows),) = world.kernels
+    assert kernel.path.parent == tmp_path / "library"
+    assert rows == [2049, 2**31 - 1]
+    assert resolver.resolve(chain.text(), 100, 0) == 1
+    assert "its kernels serve 2049 to 2147483647 rows" in resolver.refusal(chain.text(), 128, 0)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from comfuse.errors import ArgumentError, DTypeError, GradientError, ShapeError,
 from comfuse.generator import catalog
 from comfuse.generator.builder import SpecBuilder
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
-from comfuse.ops.schema import FIXED, GENERAL, MAX_FIXED
+from comfuse.ops.schema import ALONE, FIXED, GENERAL, MAX_FIXED
 
 BF16 = DType.BF16
 N, K = 24, 16
@@ -69,6 +69,20 @@ def test_opcheck_of_the_general_form(lead: tuple[int, ...]) -> None:
     for spec, scalars in ((sum_of(3), [2.0]), (two_outputs(), [])):
         a, b, *operands = tensors(spec, *lead)
         torch.library.opcheck(GENERAL, (spec.text(), a, b, operands, scalars))
+
+
+def test_opcheck_of_the_form_without_operands() -> None:
+    """The only one that AOTInductor can call without any."""
+    b = SpecBuilder(N, K, BF16)
+    acc = b.op("mul", b.gemm(), b.load("scale", Space.SCALAR))
+    for op in ("row_max", "row_sum", "col_sum"):
+        b.output(op, b.op(op, acc), DType.FP32)
+    spec = b.spec()
+    x, w = tensors(spec, 2, 3)
+    torch.library.opcheck(ALONE, (spec.text(), x, w, [0.5]))
+    expected = GENERAL(spec.text(), x, w, [], [0.5])
+    assert len(expected) == 3
+    assert all(map(torch.equal, ops.region(spec.text(), x, w, [], [0.5]), expected))
 
 
 def every_output(*, batched: bool = False) -> FusedSpec:
