@@ -5,6 +5,7 @@
 // reductions and evaluates its Columns and Groups, and hands the results to the other three.
 #pragma once
 
+#include "comfuse/sm90/accumulate.hpp"
 #include "comfuse/sm90/collector_memory.hpp"
 #include "comfuse/sm90/column_group.hpp"
 #include "comfuse/sm90/column_reduce.hpp"
@@ -215,63 +216,22 @@ class Epilogue {
     store(env.source(), evaluate<X>(env), effect);
   }
 
-  // What exists of the eight values that the thread has in one row of the fragment.
-  template <class Source, class Thread>
-  CF_DEVICE static void add_run(Source const& source, Thread& thread, Fragment const& f, int half,
-                                bool first) {
-    int const existing = source.existing_columns();
-    if (Kernel::N % 8 == 0 ? existing > 0 : existing >= 8) {
-      float run[8];
-#pragma unroll
-      for (int c = 0; c < 8; ++c) run[c] = f.at(half, c);
-      thread.add_run(run, first, source.column);
-    } else if (Kernel::N % 8 != 0) {
-#pragma unroll
-      for (int c = 0; c < 7; ++c)
-        if (c < existing) thread.add(f.at(half, c), first && c == 0, source.column + c);
-    }
-  }
   template <class Env, class R, int Reduction, class Monoid, class X>
-  CF_DEVICE void perform(Env const& env, float*, R& reducer, RowReduce<Reduction, Monoid, X>) {
-    auto const& source = env.source();
-    Fragment const f = evaluate<X>(env);
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      add_run(source, reducer.rows[2 * source.i + half], f, half, source.column == 0);
+  CF_DEVICE void perform(Env const& env, float*, R& reducer, RowReduce<Reduction, Monoid, X> effect) {
+    accumulate(env.source(), evaluate<X>(env), reducer, effect);
   }
   template <class Env, class R, int Reduction, class Monoid, int G, class X>
-  CF_DEVICE void perform(Env const& env, float*, R& reducer, GroupReduce<Reduction, Monoid, G, X>) {
-    auto const& source = env.source();
-    bool const first = source.column % G == 0;
-    Fragment const f = evaluate<X>(env);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      auto& row = reducer.rows[2 * source.i + half];
-      if (first) row = typename Monoid::Thread{};
-      add_run(source, row, f, half, first);
-    }
+  CF_DEVICE void perform(Env const& env, float*, R& reducer, GroupReduce<Reduction, Monoid, G, X> effect) {
+    accumulate(env.source(), evaluate<X>(env), reducer, effect);
   }
   template <class Env, class R, int Reduction, class Monoid, class X>
-  CF_DEVICE void perform(Env const& env, float*, R& reducer, FullReduce<Reduction, Monoid, X>) {
-    auto const& source = env.source();
-    Fragment const f = evaluate<X>(env);
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      if (source.has_row(half))
-        add_run(source, reducer.all, f, half, source.column == 0 && source.i == 0 && half == 0);
+  CF_DEVICE void perform(Env const& env, float*, R& reducer, FullReduce<Reduction, Monoid, X> effect) {
+    accumulate(env.source(), evaluate<X>(env), reducer, effect);
   }
   template <class Env, class R, int Reduction, class Monoid, class X>
   CF_DEVICE void perform(Env const& env, float*, R& reducer, ColReduce<Reduction, Monoid, X> effect) {
     auto const& source = env.source();
-    Fragment const f = evaluate<X>(env);
-#pragma unroll
-    for (int c = 0; c < 8; ++c) {
-      auto& column = reducer.columns[c];
-      if (source.i == 0) column.begin(__shfl_sync(kFullWarp, f.at(0, c), lane_id() % 4));
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        if (source.has_row(half)) column.add(f.at(half, c));
-    }
+    accumulate(source, evaluate<X>(env), reducer, effect);
     if (source.i == kFragments - 1) {
       int const rows = Tile(source.item, params_.m).rows_of_warp(warp_);
       states_of_warp(effect)[source.column + column_after_scatter()] =
