@@ -147,5 +147,5 @@ def _layouts(spec: FusedSpec) -> list[str]:
     if spec.b_major is Major.MN:
         said.append("B is contiguous along N: it is loaded and multiplied as it lies")
     if not cost.loads_permuted(spec):
-        said.append("threads trade accumulators behind the GEMM, to hold neighbouring columns")
+        said.append("threads hold pairs of columns, or trade accumulators for runs of eight if they must")
     return said

@@ -30,10 +30,11 @@ def test_shared_memory_and_descriptors_agree_with_cute(tmp_path: Path) -> None:
     check([str(cuda.nvcc), "-x", "c++", "-std=c++17", *include, str(source), "-o", str(program)], program)
 
 
-@pytest.mark.parametrize("name", ["transpose", "divisor", "arrivals"])
+@pytest.mark.parametrize("name", ["transpose", "slot", "divisor", "arrivals"])
 def test_arithmetic_of_the_device(name: str, tmp_path: Path) -> None:
-    """Quads trade accumulators for runs of eight columns; divisions by multiplication are exact; column
-    partials that arrive in any order are merged once, in index order, and leave the counters at zero."""
+    """Quads trade accumulators for runs of eight columns, packed pairs for runs of four; what ldmatrix reads
+    of a swizzled slot lies in different banks; divisions by multiplication are exact; column partials that
+    arrive in any order are merged once, in index order, and leave the counters at zero."""
     try:
         compiler, _ = find_cxx()
     except ToolchainError as e:

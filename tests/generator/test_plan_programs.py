@@ -297,7 +297,7 @@ def test_layouts_are_said() -> None:
     said = " ".join(plan(laid_out(Major.MN, Major.MN)).decisions)
     assert "A is contiguous along M" in said
     assert "B is contiguous along N" in said
-    assert "threads trade accumulators" in said
+    assert "threads hold pairs of columns, or trade accumulators" in said
     assert "contiguous" not in " ".join(plan(laid_out(Major.K, Major.K)).decisions)
 
 

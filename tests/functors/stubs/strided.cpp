@@ -9,7 +9,7 @@ template <int Columns, int Fragments, class T>
 struct Kernel {
   static constexpr int N = Columns, TileM = 128, TileN = 64, kFragments = Fragments, kProducts = 1;
   static constexpr int kConsumerWarps = 8;
-  static constexpr bool kClippedN = N % TileN != 0;
+  static constexpr bool kClippedN = N % TileN != 0, kPairs = false;
   using Program = cf::List<>;
   using OperandList = cf::List<cf::StridedTile<0, T>>;
   struct Params {

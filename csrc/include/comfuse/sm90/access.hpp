@@ -26,12 +26,15 @@ CF_DEVICE void load_block_if(bool condition, T const* p, Block<T>& block) {
           : "l"(reinterpret_cast<uint4 const*>(p) + i / 4), "r"(int(condition)));
   }
 }
+CF_DEVICE void store_words_if(bool condition, void* p, uint32_t first, uint32_t second) {
+  asm volatile(CF_PREDICATED("%3", "st.global.v2.u32 [%0], {%1, %2}")::"l"(p), "r"(first), "r"(second),
+               "r"(int(condition)));
+}
 template <class T>
 CF_DEVICE void store_block_if(bool condition, T* p, Block<T> const& block) {
   uint32_t const* w = block.words;
   if constexpr (sizeof(T) == 1) {
-    asm volatile(CF_PREDICATED("%3", "st.global.v2.u32 [%0], {%1, %2}")::"l"(p), "r"(w[0]), "r"(w[1]),
-                 "r"(int(condition)));
+    store_words_if(condition, p, w[0], w[1]);
   } else {
 #pragma unroll
     for (int i = 0; i < Block<T>::kWords; i += 4)

@@ -117,10 +117,7 @@ class ChainMainloop {
       uint32_t* const to = rows_of_thread_ + 4 * step;
       uint32_t const from = rows_ + step / 4 * kBlockBytes + line * kLineBytes +
                             ((step % 4 * 2 + lane_id() / 16) ^ line % 8) * 16;
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                   : "r"(from)
-                   : "memory");
+      load_matrices(to, from);
     }
   }
   CF_DEVICE static void free_rows(Tile const& tile) {

@@ -12,7 +12,6 @@ namespace comfuse::sm90 {
 
 // Of the thread's warpgroup.  Unlike warp_id(), computed where it is needed: it takes no register in between.
 CF_DEVICE int warp_of_group() { return threadIdx.x / 32 % 4; }
-CF_DEVICE int first_pair_of_thread() { return 2 * (lane_id() % 4); }
 
 // Values a row: each thread computes those of its two rows, straight from memory.
 template <class Kernel>
@@ -83,40 +82,15 @@ struct MiddleSource {
   CF_DEVICE MiddleSource const& source() const { return *this; }
 };
 
-// Two neighbouring elements, from memory aligned to both.
-CF_DEVICE void load_pair(bf16 const* p, float& first, float& second) {
-  uint32_t const word = *reinterpret_cast<uint32_t const*>(p);
-  first = __uint_as_float(word << 16), second = __uint_as_float(word & 0xffff0000u);
-}
-template <class T>
-CF_DEVICE void load_pair(T const* p, float& first, float& second) {
-  struct alignas(2 * sizeof(T)) Pair {
-    T first, second;
-  };
-  Pair const pair = *reinterpret_cast<Pair const*>(p);
-  first = to_float(pair.first), second = to_float(pair.second);
-}
-
 template <class Kernel>
 CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, ColumnIndex) {
-  Fragment f;
-#pragma unroll
-  for (int n = 0; n < kFragmentValues; ++n)
-    f.v[n] = float(source.column + n / 4 * 8 + first_pair_of_thread() + n % 2);
-  return f;
+  return detail::numbers_of_pairs(source.column);
 }
 template <class Kernel, int Index, class T>
 CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, RowVector<Index, T>) {
-  auto const* x =
+  return detail::pairs_of_vector(
       reinterpret_cast<T const*>(source.vectors + Kernel::template middle_offset<RowVector<Index, T>>) +
-      source.column + first_pair_of_thread();
-  Fragment f;
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    load_pair(x + 8 * j, f.v[4 * j], f.v[4 * j + 1]);
-    f.v[4 * j + 2] = f.v[4 * j], f.v[4 * j + 3] = f.v[4 * j + 1];
-  }
-  return f;
+      source.column);
 }
 template <class Kernel, int Index, class T>
 CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, Tile<Index, T>) {
@@ -127,7 +101,7 @@ CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, Tile<Index, T>) {
   Fragment f;
 #pragma unroll
   for (int n = 0; n < kFragmentValues; n += 2)
-    load_pair(x + n / 2 % 2 * 8 * kFragmentColumns + n / 4 * 8, f.v[n], f.v[n + 1]);
+    detail::load_pair(x + n / 2 % 2 * 8 * kFragmentColumns + n / 4 * 8, f.v[n], f.v[n + 1]);
   return f;
 }
 

@@ -44,7 +44,11 @@ struct ColumnPartial<Welford> {
 };
 
 // Of the 32 columns, the one whose partial result a lane ends with.
-CF_DEVICE int column_after_scatter() { return 8 * (lane_id() % 4) + lane_id() / 4; }
+template <bool kPairs>
+CF_DEVICE int column_after_scatter() {
+  int const q = lane_id() % 4, i = lane_id() / 4;
+  return kPairs ? 8 * (i / 2) + 2 * q + i % 2 : 8 * q + i;
+}
 
 // A lane and its partner, `Distance` rows away, hold 2 * Distance columns each and keep half of them.
 template <int Distance, class Partial>

@@ -234,7 +234,7 @@ class Epilogue {
     accumulate(source, evaluate<X>(env), reducer, effect);
     if (source.i == kFragments - 1) {
       int const rows = Tile(source.item, params_.m).rows_of_warp(warp_);
-      states_of_warp(effect)[source.column + column_after_scatter()] =
+      states_of_warp(effect)[source.column + column_after_scatter<Kernel::kPairs>()] =
           reduce_scatter(reducer.columns).finish(rows);
     }
   }

@@ -1,32 +1,20 @@
-// Evaluation of expressions in registers.
-//
-// The unit is a fragment: 32 columns of the 2 x 8 rows that a wgmma accumulator spreads over a warp.
-// A thread holds 16 of its values, v[4 j + 2 half + e]: row 8 half + lane / 4, column 8 q + 2 j + e
-// with q = lane % 4, a run of eight columns in each of two rows (B's permutation in mainloop.hpp).
+// Evaluation of expressions in registers, a fragment at a time (fragment_layout.hpp).
 #pragma once
 
 #include "comfuse/functors.hpp"
 #include "comfuse/sm90/column_memory.hpp"
+#include "comfuse/sm90/fragment_layout.hpp"
 #include "comfuse/sm90/strided.hpp"
+#include "comfuse/sm90/transpose.hpp"
 
 namespace comfuse::sm90 {
-
-constexpr int kFragmentColumns = 32, kFragmentValues = 16;
-
-struct Fragment {
-  float v[kFragmentValues];
-
-  // The i-th of the thread's eight columns.
-  CF_DEVICE float& at(int half, int i) { return v[4 * (i / 2) + 2 * half + i % 2]; }
-  CF_DEVICE float at(int half, int i) const { return v[4 * (i / 2) + 2 * half + i % 2]; }
-};
-CF_DEVICE int first_column_of_thread() { return 8 * (lane_id() % 4); }
 
 // What a phase's expressions can read, and where it lies.  One for each tile and phase; the last members
 // say which of its fragments is at hand.
 template <class Kernel, class PhaseT>
 struct FragmentSource {
   static constexpr int kRows = 2 * Kernel::kFragments;  // a thread's rows of the tile: 2 i + half
+  static constexpr bool kPairs = Kernel::kPairs;        // of columns; otherwise runs of eight
   using StridedOperands = typename Filter<IsStridedTile, typename Kernel::OperandList>::type;
   using StridedOutputs = typename Filter<IsStridedStore, typename PhaseT::Effects>::type;
   using TileOutputs = typename Filter<IsTileStore, typename PhaseT::Effects>::type;
@@ -77,7 +65,13 @@ struct FragmentSource {
       return outputs[index_among<IsStridedStore, Leaf>(StridedOutputs{})];
   }
 
-  // Where the run of the fragment at hand that a TileStore writes begins.
+  // In pairs, the first of the columns that the thread stores (store.hpp).
+  template <class T>
+  CF_DEVICE static int first_column_to_store() {
+    if constexpr (!Kernel::kPairs) return first_column_of_thread();
+    return sizeof(T) == 2 ? first_column_of_joined(lane_id() % 4) : first_pair_of_thread();
+  }
+  // Where what a TileStore writes of the fragment at hand begins.
   template <class Store>
   CF_DEVICE auto* run_of(int half) const {
     using T = typename ElementOf<Store>::type;
@@ -101,7 +95,7 @@ struct FragmentSource {
     CfTensor const& tensor = params.outputs[ElementOf<Store>::index];
     T* const first = Kernel::template base<T>(tensor, item) +
                      (item.row() + row + lane_id() / 4) * tensor.stride + item.column() +
-                     first_column_of_thread();
+                     first_column_to_store<T>();
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       runs[r] = reinterpret_cast<uint8_t*>(first + (r / 2 * 64 + r % 2 * 8) * tensor.stride);
@@ -183,6 +177,7 @@ CF_DEVICE Fragment read(Source const& source, RowIndex) {
 }
 template <class Source>
 CF_DEVICE Fragment read(Source const& source, ColumnIndex) {
+  if constexpr (Source::kPairs) return numbers_of_pairs(source.item.column() + source.column);
   Fragment f;
 #pragma unroll
   for (int i = 0; i < 8; ++i) f.at(0, i) = f.at(1, i) = float(source.first_column() + i);
@@ -203,6 +198,7 @@ template <class Kernel, class P, int Index, class T>
 CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, RowVector<Index, T>) {
   auto const* x =
       reinterpret_cast<T const*>(source.vectors + Kernel::template vector_offset<RowVector<Index, T>>);
+  if constexpr (Kernel::kPairs) return pairs_of_vector(x + source.column);
   float run[8];
   unpack(load_block(x + source.column + first_column_of_thread()), run);
   Fragment f;
@@ -213,6 +209,7 @@ CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, RowVector<Index
 
 template <class Kernel, class P, int R, Field F>
 CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, ColStat<R, F>) {
+  static_assert(!Kernel::kPairs);
   float run[8];
   source.column_states.template read<R, F>(run, source.column + first_column_of_thread(),
                                            1.f / source.params.m);
@@ -225,27 +222,16 @@ CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, ColStat<R, F>) 
 template <class X>
 struct Always : std::true_type {};
 
-template <class T>
-CF_DEVICE Fragment unpack_runs(Block<T> const (&blocks)[2]) {
-  Fragment f;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float run[8];
-    unpack(blocks[half], run);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) f.at(half, i) = run[i];
-  }
-  return f;
-}
-
 template <class Kernel, class P, int Index, class T>
 CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, Tile<Index, T>) {
-  // A slot holds 64 rows of 32 columns, plainly: two rows of 16-bit elements fill all banks.
-  auto const* slot =
-      reinterpret_cast<T const*>(source.tiles[index_among<Always, Tile<Index, T>>(typename P::Tiles{})]);
-  T const* x = slot + (source.row % 64u + lane_id() / 4) * kFragmentColumns + first_column_of_thread();
+  uint8_t const* const slot = source.tiles[index_among<Always, Tile<Index, T>>(typename P::Tiles{})];
+  uint32_t const row = source.row % 64u;
+  if constexpr (Kernel::kPairs) return pairs_of_slot<T>(slot, row);
+  // Two rows of 16-bit elements fill all banks.
+  T const* x =
+      reinterpret_cast<T const*>(slot) + (row + lane_id() / 4) * kFragmentColumns + first_column_of_thread();
   Block<T> const blocks[2] = {load_block(x), load_block(x + 8 * kFragmentColumns)};
-  return unpack_runs(blocks);
+  return unpack_halves_of_fragment(blocks);
 }
 
 template <class Kernel, class P, int Index, class T>
@@ -268,7 +254,7 @@ CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, StridedTile<Ind
                         i);
     }
   }
-  return unpack_runs(blocks);
+  return unpack_halves_of_fragment(blocks);
 }
 
 template <class Fn, class... F>

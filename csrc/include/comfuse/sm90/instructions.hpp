@@ -98,6 +98,17 @@ struct Turns {
 // Orders this thread's reads and writes of shared memory before what TMA or wgmma does there next.
 CF_DEVICE void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Four 8 x 8 matrices of 16-bit elements: lane l says where row l % 8 of matrix l / 8 lies, 16 bytes.
+CF_DEVICE void load_matrices(uint32_t* words, uint32_t shared_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(shared_address)
+               : "memory");
+}
+CF_DEVICE void load_matrices(uint32_t* words, uint8_t const* from) {
+  load_matrices(words, cute::cast_smem_ptr_to_uint(from));
+}
+
 // One warpgroup's wgmma, 64 rows by N columns by 16 products, both operands in shared memory.
 template <class T, int N, cute::SM90::GMMA::Major MajorA, cute::SM90::GMMA::Major MajorB>
 struct Wgmma;

@@ -35,6 +35,11 @@ struct FusedGemm {
   static constexpr int kFragments = Main::kFragments;
   static constexpr bool kClippedN = N % TileN != 0 || Scheduler::kTilesN % ClusterN != 0;
   static_assert(N > 0 && TileN % 32 == 0 && TileM == 128);
+  // Where B is not permuted, threads keep the pairs of columns that wgmma deals them, or trade for runs of
+  // eight.
+  static constexpr bool kPairs =
+      !Main::kPermutedB && !kClippedN && all_in_pairs<Program>(OperandList{}, AllEffectsOf<Program>{});
+  static constexpr bool kTraded = !Main::kPermutedB && !kPairs;
 
   // ---- threads
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroup, kConsumerWarps = 4 * kConsumers;
@@ -274,7 +279,7 @@ struct FusedGemm {
     if constexpr (kTeams == 1) {
       for (; !scheduler.done(); scheduler.advance()) {
         Main::multiply(main, position, accumulator, member, params.k_blocks);
-        Main::finish(main, position, accumulator);
+        Main::template finish<kTraded>(main, position, accumulator);
         epilogue.run(accumulator, scheduler.item());
       }
     } else {
@@ -288,7 +293,7 @@ struct FusedGemm {
         Turn::await(team);
         Main::multiply(main, position, accumulator, member, params.k_blocks);
         Turn::pass(team);
-        Main::finish(main, position, accumulator);
+        Main::template finish<kTraded>(main, position, accumulator);
         epilogue.run(accumulator, scheduler.item());
         position.advance(params.k_blocks * (kTeams - 1));
         epilogue.skip_items(kTeams - 1);

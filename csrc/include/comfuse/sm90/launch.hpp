@@ -165,7 +165,7 @@ class Launcher {
       params.tile_steps[kMap] = step_of(tensor);
       return encode_matrix<typename ElementOf<Operand>::type, Kernel::kBatched>(
           &params.tiles[kMap], tensor, args.batches, args.m, Kernel::template kColumnsOf<Operand>, 64,
-          kFragmentColumns, CU_TENSOR_MAP_SWIZZLE_NONE);
+          kFragmentColumns, Kernel::kPairs ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_NONE);
     }
     return true;
   }

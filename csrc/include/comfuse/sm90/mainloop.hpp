@@ -7,7 +7,8 @@
 // deals each thread runs of eight neighbouring columns: row 8 j + 2 q + e of each 32 holds column
 // 8 q + 2 j + e.  TMA does it for nothing, through a tensor map of five dimensions, (k, e, q, j, 32s).
 // It cannot where B is MN-major or batched or its rows come in no whole runs of eight: there B is loaded as
-// it is, and the threads trade accumulators when the products are finished (transpose.hpp).
+// it is, and the threads work on pairs of columns (fragment_layout.hpp) or, where the program cannot, trade
+// accumulators when the products are finished (transpose.hpp).
 #pragma once
 
 #include <cuda.h>
@@ -119,14 +120,15 @@ struct Mainloop {
     }
   }
 
-  // Waits for the products, frees the last stage, and leaves each thread runs of eight columns.
+  // Waits for the products, frees the last stage, and trades for runs of eight columns if told so.
+  template <bool kTraded>
   CF_DEVICE static void finish(Shared const& shared, Position const& position, Accumulator& accumulator) {
     cute::warpgroup_wait<0>();
     release(shared, previous(position));
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
       fence_accumulators(accumulator[i]);
-      if constexpr (!kPermutedB) transpose(accumulator[i]);
+      if constexpr (kTraded) transpose(accumulator[i]);
     }
   }
 

@@ -150,6 +150,8 @@ struct Max : sm90::OneNumber<sm90::MaxOp> {};
 struct Min : sm90::OneNumber<sm90::MinOp> {};
 struct ArgMax : sm90::IndexOf<sm90::MaxOp> {};
 struct ArgMin : sm90::IndexOf<sm90::MinOp> {};
+template <class Monoid>
+constexpr bool kReadsOffsets = std::is_same<Monoid, ArgMax>::value || std::is_same<Monoid, ArgMin>::value;
 
 // Mean and sum of squared deviations.  Sums are shifted by one of the summands (Chan, Golub, LeVeque,
 // "Algorithms for computing the sample variance", 1983): since the shift is itself a datum, the

@@ -66,6 +66,23 @@ using CollectedColumnsOf =
 template <class ProgramT>
 using FullReductionsOf = typename Filter<IsFullReduce, ReductionsOf<ProgramT>>::type;
 
+// Whether a program can do with pairs of columns: of what it reads, of what it reduces and of what it stores.
+template <class X>
+constexpr bool comes_in_pairs = !IsStridedTile<X>::value;
+template <int I, class T>
+constexpr bool comes_in_pairs<Tile<I, T>> = sizeof(T) == 2;
+template <class E>
+constexpr bool works_in_pairs = !IsStridedStore<E>::value;
+template <int R, class M, class X>
+constexpr bool works_in_pairs<RowReduce<R, M, X>> = !kReadsOffsets<M>;
+template <int O, class T, class X>
+constexpr bool works_in_pairs<TileStore<O, T, X>> = sizeof(T) == 2 || sizeof(T) == 4;
+template <class ProgramT, class... Operand, class... Effect>
+constexpr bool all_in_pairs(List<Operand...>, List<Effect...>) {
+  return !ColumnReductions<ProgramT>::kAreExchanged && (true && ... && comes_in_pairs<Operand>) &&
+         (true && ... && works_in_pairs<Effect>);
+}
+
 template <class>
 struct Any : std::true_type {};
 template <class E, class L>

@@ -16,15 +16,31 @@ CF_DEVICE Block<T> pack_run(Fragment const& f, int half) {
   return pack<T>(x);
 }
 
+// Four pairs, in pieces of 8 bytes: the quad writes whole sectors of 32.
+template <class T>
+CF_DEVICE void store_pairs_if(bool condition, T* to, Block<T>& block) {
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4);
+  if constexpr (sizeof(T) == 2) join_pairs<WarpLanes<uint32_t>>(block.words);
+  constexpr int kPieces = Block<T>::kWords / 2;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i)
+    store_words_if(condition, to + i * (kFragmentColumns / kPieces), block.words[2 * i],
+                   block.words[2 * i + 1]);
+}
+
 // Rows start at multiples of 16 bytes and N is a multiple of 8: a run of eight columns exists or does not.
 template <class Kernel, class P, int Output, class T, class X>
 CF_DEVICE void store(FragmentSource<Kernel, P> const& source, Fragment const& f, TileStore<Output, T, X>) {
   static_assert(Kernel::N % 8 == 0, "rows of such a matrix are not aligned: StridedStore");
-  bool const exists = source.existing_columns() > 0;
 #pragma unroll
-  for (int half = 0; half < 2; ++half)
-    store_block_if(exists && source.has_row(half), source.template run_of<TileStore<Output, T, X>>(half),
-                   pack_run<T>(f, half));
+  for (int half = 0; half < 2; ++half) {
+    T* const to = source.template run_of<TileStore<Output, T, X>>(half);
+    Block<T> block = pack_run<T>(f, half);
+    if constexpr (Kernel::kPairs)
+      store_pairs_if(source.has_row(half), to, block);
+    else
+      store_block_if(source.existing_columns() > 0 && source.has_row(half), to, block);
+  }
 }
 
 template <class Kernel, class P, int Output, class T, class X>

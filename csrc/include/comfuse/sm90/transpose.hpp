@@ -1,4 +1,5 @@
-// Quads trade accumulators, where B could not be permuted on its way to shared memory (mainloop.hpp).
+// Quads trade accumulators, where B could not be permuted on its way to shared memory (mainloop.hpp) and the
+// program cannot do with pairs of columns; where it can, packed elements before they are stored.
 //
 // wgmma gives thread q of a quad columns 8 j + 2 q + e of each 32, j = 0..3, e = 0..1: pairs, spread over
 // the 32.  Transposed over j and q it holds columns 8 q + 2 j + e instead: a run of eight, in the same
@@ -37,17 +38,29 @@ CF_TRANSPOSE void transpose_fragment(typename Lanes::Value* v) {
   }
 }
 
+// The four pairs of a row, w[j], each packed into a word: after one of the two steps w[2 i], w[2 i + 1] are
+// four neighbouring columns, from 16 i + first_column_of_joined(q) on.
+template <class Lanes>
+CF_TRANSPOSE void join_pairs(typename Lanes::Value* w) {
+  trade<0, Lanes>(w[0], w[1]);
+  trade<0, Lanes>(w[2], w[3]);
+}
+CF_TRANSPOSE int first_column_of_joined(int q) { return q % 2 * 8 + q / 2 * 4; }
+
+template <class T>
+struct WarpLanes;
 #ifdef __CUDACC__
+template <class T>
 struct WarpLanes {
-  using Value = float;
-  CF_TRANSPOSE static float select(int bit, float a, float b) { return threadIdx.x >> bit & 1 ? a : b; }
-  CF_TRANSPOSE static float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+  using Value = T;
+  CF_TRANSPOSE static T select(int bit, T a, T b) { return threadIdx.x >> bit & 1 ? a : b; }
+  CF_TRANSPOSE static T shuffle_xor(T x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 };
 
 template <int Size>
 CF_TRANSPOSE void transpose(float (&accumulators)[Size]) {
 #pragma unroll
-  for (int n = 0; n < Size; n += 16) transpose_fragment<WarpLanes>(accumulators + n);
+  for (int n = 0; n < Size; n += 16) transpose_fragment<WarpLanes<float>>(accumulators + n);
 }
 #endif
 #undef CF_TRANSPOSE
