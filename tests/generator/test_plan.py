@@ -335,7 +335,7 @@ def test_limits_are_those_of_the_headers() -> None:
     assert constant("abi.h", "CF_MAX_OUTPUTS") == rules.MAX_OUTPUTS
     assert constant("abi.h", "CF_MAX_SCALARS") == rules.MAX_SCALARS
     assert constant("sm90/kernel.hpp", "kSlotBytes") == memory.PIECE_ROWS
-    assert constant("sm90/fragment.hpp", "kFragmentColumns") == memory.PIECE_COLUMNS
+    assert constant("sm90/fragment_layout.hpp", "kFragmentColumns") == memory.PIECE_COLUMNS
     assert f"Waits ? 1 : {cost.BAND};" in (INCLUDE / "sm90" / "scheduler.hpp").read_text()
     registers = re.search(
         r"kConsumerRegisters = kConsumers == 2 \? (\d+) : (\d+);",
