@@ -1,6 +1,7 @@
 """`python -m bench postnorm`: measure a family of workloads, print the table, keep the rows.
 
 `python -m bench models --help`: whole blocks of models, with options of their own.
+`python -m bench pass-time --help`: what the pass adds to a compile of torch's own.
 `python -m bench report --help`: all results as one HTML page, as Markdown, or as they were printed.
 """
 
@@ -57,6 +58,10 @@ def main(arguments: list[str] | None = None) -> int:
         from bench.models.main import main as models  # needs transformers, which no other family does
 
         return models(arguments[1:], RESULTS)
+    if arguments[:1] == ["pass-time"]:
+        from bench.models.pass_time import main as pass_time
+
+        return pass_time(arguments[1:], RESULTS)
     if arguments[:1] == ["report"]:
         from bench.page.main import main as reported  # needs transformers too
 

@@ -38,6 +38,7 @@ class Captured:
         scalars: positions of Python floats that are run-time scalars (0-dim placeholders in the graph).
         outputs: the graph's results, flat.
         structure: how the function packed its results.
+        device: the type of the device whose kernels read a tensor of one number; the host reads all others.
     """
 
     graph: torch.fx.Graph
@@ -47,6 +48,7 @@ class Captured:
     scalars: frozenset[int]
     outputs: tuple[torch.fx.Node, ...]
     structure: pytree.TreeSpec
+    device: str = "cuda"
 
 
 def capture(fn: Callable[..., Any], inputs: Sequence[Any]) -> Captured:
