@@ -39,6 +39,7 @@ class Captured:
         outputs: the graph's results, flat.
         structure: how the function packed its results.
         device: the type of the device whose kernels read a tensor of one number; the host reads all others.
+        named: whether values are called what the user's source calls them.
     """
 
     graph: torch.fx.Graph
@@ -49,6 +50,7 @@ class Captured:
     outputs: tuple[torch.fx.Node, ...]
     structure: pytree.TreeSpec
     device: str = "cuda"
+    named: bool = True
 
 
 def capture(fn: Callable[..., Any], inputs: Sequence[Any]) -> Captured:

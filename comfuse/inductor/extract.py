@@ -58,4 +58,5 @@ def extract(candidate: Candidate, table: Table) -> Captured:
         outputs=outputs,
         structure=pytree.tree_structure(tuple(range(len(outputs)))),
         device=candidate.anchors[0].meta["val"].device.type,
+        named=False,
     )
