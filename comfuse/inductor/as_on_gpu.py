@@ -1,7 +1,8 @@
 """Graphs of programs without memory, as TorchInductor would get them from a GPU.
 
 On the meta device torch writes attention out as products and a softmax, and TorchInductor's passes over the
-joint graph drop what its results depend on.  Both would hide what a GPU computes.
+joint graph drop what its results depend on, and leave random numbers to torch.  All of that would hide what a
+GPU computes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 aten = torch.ops.aten
+prims = torch.ops.prims
 
+_DRAWS = {aten.rand.default: "rand", aten.randn.default: "randn"}
 _TORCHS = F.scaled_dot_product_attention
 _HALVES = (torch.bfloat16, torch.float16)
 _CUDNN_WIDTH, _FLASH_WIDTH = 128, 256  # the widest heads that they take
@@ -30,7 +33,7 @@ def as_on_gpu() -> Iterator[None]:
     before, after = config.joint_custom_pre_pass, config.joint_custom_post_pass
     passes = {
         "joint_custom_pre_pass": in_turn(before, _hide_results),
-        "joint_custom_post_pass": in_turn(_show_results, after),
+        "joint_custom_post_pass": in_turn(_show_results, _draw, after),
     }
     F.scaled_dot_product_attention = _attention  # for multi_head_attention_forward, which hides it from a mode
     try:
@@ -69,6 +72,26 @@ def _hide_results(graph: Graph) -> None:
 def _show_results(graph: Graph) -> None:
     for node in [node for node in graph.nodes if node.target is _result]:
         node.replace_all_uses_with(node.args[0])
+        graph.erase_node(node)
+
+
+# --- random numbers -------------------------------------------------------------------------------------
+
+
+def _draw(graph: Graph) -> None:
+    """Random numbers as TorchInductor draws them: in float32, in the kernel that reads them."""
+    from torch._inductor import inductor_prims
+
+    for node in [node for node in graph.nodes if node.target in _DRAWS and node.meta["val"].is_meta]:
+        val = node.meta["val"]
+        with graph.inserting_before(node):
+            seed = graph.call_function(inductor_prims.seed, (val.device,))
+            drawn = graph.call_function(inductor_prims.random, (node.args[0], seed, _DRAWS[node.target]))
+            cast = graph.call_function(prims.convert_element_type.default, (drawn, val.dtype))
+        seed.meta["val"] = val.new_empty((), dtype=torch.int64)
+        drawn.meta = {**node.meta, "val": val.float()}
+        cast.meta = node.meta
+        node.replace_all_uses_with(cast)
         graph.erase_node(node)
 
 

@@ -262,6 +262,16 @@ def test_attention_on_the_meta_device_is_that_of_a_gpu(width: int, attention: st
     assert F.scaled_dot_product_attention is torch._C._nn.scaled_dot_product_attention
 
 
+def test_random_numbers_without_memory_are_drawn_as_on_a_gpu() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.1)).to(torch.bfloat16).train()
+    found = []
+    for device in ("cpu", "meta"):
+        x = half(96, 64).to(device).requires_grad_()
+        rows = explain_model(model.to(device), x, training=True, policy=FORCED).rows
+        found.append([(row.module, row.verdict.spec, row.verdict.predicted_us) for row in rows])
+    assert found[0] == found[1]
+
+
 def test_masks_and_grouped_heads_on_the_meta_device() -> None:
     def attend(x: Tensor, w: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         q = (x @ w).view(2, 128, 8, -1).transpose(1, 2)
