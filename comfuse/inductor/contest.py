@@ -20,7 +20,7 @@ from comfuse.frontend.lowered import Lowered
 from comfuse.frontend.source import location
 from comfuse.inductor.absorb import absorb
 from comfuse.inductor.candidate import Candidate
-from comfuse.inductor.grow import Field, grow
+from comfuse.inductor.grow import RETURNED, Field, grow
 from comfuse.inductor.lowerer import lowered
 from comfuse.inductor.merge import merge_views
 from comfuse.inductor.nodes import (
@@ -234,7 +234,10 @@ def _depths(part: Part) -> dict[Node, int]:
 
 def _end(part: Part) -> str:
     """What stands at the first border of a part."""
-    return ": ".join(part.stopped[0]) if part.stopped else "nobody reads its result"
+    if not part.stopped:
+        return "nobody reads its result"
+    name, reason = part.stopped[0]
+    return reason if reason == RETURNED else f"{name}: {reason}"
 
 
 def _is_bias(node: Node, part: Part) -> bool:
