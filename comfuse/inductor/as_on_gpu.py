@@ -82,10 +82,16 @@ def _draw(graph: Graph) -> None:
     """Random numbers as TorchInductor draws them: in float32, in the kernel that reads them."""
     from torch._inductor import inductor_prims
 
-    for node in [node for node in graph.nodes if node.target in _DRAWS and node.meta["val"].is_meta]:
+    found = [node for node in graph.nodes if node.target in _DRAWS and node.meta["val"].is_meta]
+    if not found:
+        return
+    with graph.inserting_before(found[0]):
+        seeds = graph.call_function(inductor_prims.seeds, (len(found), found[0].meta["val"].device))
+    seeds.meta["val"] = found[0].meta["val"].new_empty(len(found), dtype=torch.int64)
+    for number, node in enumerate(found):
         val = node.meta["val"]
         with graph.inserting_before(node):
-            seed = graph.call_function(inductor_prims.seed, (val.device,))
+            seed = graph.call_function(inductor_prims.lookup_seed, (seeds, number))
             drawn = graph.call_function(inductor_prims.random, (node.args[0], seed, _DRAWS[node.target]))
             cast = graph.call_function(prims.convert_element_type.default, (drawn, val.dtype))
         seed.meta["val"] = val.new_empty((), dtype=torch.int64)

@@ -263,7 +263,9 @@ def test_attention_on_the_meta_device_is_that_of_a_gpu(width: int, attention: st
 
 
 def test_random_numbers_without_memory_are_drawn_as_on_a_gpu() -> None:
-    model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.1)).to(torch.bfloat16).train()
+    """Each dropout by itself."""
+    layers = (nn.Linear(64, 64), nn.Dropout(0.1), nn.Linear(64, 64), nn.Dropout(0.1))
+    model = nn.Sequential(*layers).to(torch.bfloat16).train()
     found = []
     for device in ("cpu", "meta"):
         x = half(96, 64).to(device).requires_grad_()
