@@ -13,6 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from comfuse.inductor.as_on_gpu import as_on_gpu, in_turn
 from comfuse.inductor.nodes import is_anchor
+from comfuse.inductor.save import save_sums
 
 _ROOT = "L['program']"  # how paths of modules begin
 _STACK = "comfuse_module_stack"
@@ -77,11 +78,12 @@ def tracing() -> Iterator[tuple[Callable[..., Any], list[Traced]]]:
         call.__code__ = call.__code__.replace()
         return torch.compile(call, backend=backend, dynamic=False)
 
-    before = torch._inductor.config.joint_custom_pre_pass
-    with (
-        torch._functorch.config.patch(enable_autograd_cache=False),
-        torch._inductor.config.patch(joint_custom_pre_pass=in_turn(_keep_stacks, before)),
-    ):
+    config = torch._inductor.config
+    passes = {
+        "joint_custom_pre_pass": in_turn(_keep_stacks, config.joint_custom_pre_pass),
+        "joint_custom_post_pass": in_turn(config.joint_custom_post_pass, save_sums),
+    }
+    with torch._functorch.config.patch(enable_autograd_cache=False), config.patch(passes):
         yield compiled, graphs
 
 

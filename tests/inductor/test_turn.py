@@ -260,7 +260,9 @@ def test_what_others_read_is_not_copied_twice(which: int) -> None:
     rows = make.call(aten.reshape.default, kept, [S * B, WIDTH])
     y = make.call(aten.relu.default, turned(make, rows))
     y = make.call(aten.add.Tensor, make.input(B, S, WIDE), y)
-    assert reason(make.output(y, (kept, rows)[which])).endswith("in this order by others: the graph's results")
+    assert reason(make.output(y, (kept, rows)[which])).endswith(
+        "in this order by others: the graph's results"
+    )
 
 
 def test_rows_of_what_is_added_stay_where_they_are() -> None:
