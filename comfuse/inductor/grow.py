@@ -11,7 +11,6 @@ from comfuse.frontend.handlers import explain_unknown
 from comfuse.inductor.nodes import elements, is_anchor, is_known, source, written
 from comfuse.inductor.part import Order, Part
 
-
 RETURNED = "its result is returned"  # of the node before the end of a graph
 
 

@@ -1,9 +1,9 @@
 """What a forward pass saves for its backward pass, where torch leaves open which of several values it is.
 
 A sum of a GEMM's result and others, as a norm reads it, can be computed again in the backward pass from what
-it is the sum of: the GEMM's result, a mask, a residual.  Saved itself it is as large as the GEMM's result, which
-nobody needs then, and the region of the backward pass reads one tensor where it would read three, twice where
-it waits for a reduction.
+it is the sum of: the GEMM's result, a mask, a residual.  Saved itself it is as large as the GEMM's result,
+which nobody needs then, and the region of the backward pass reads one tensor where it would read three, twice
+where it waits for a reduction.
 """
 
 from __future__ import annotations

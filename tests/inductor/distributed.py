@@ -1,4 +1,4 @@
-"""Training under data parallelism in two processes: how far a fused model's losses go from those in float64."""
+"""Training under data parallelism in two processes: how far losses go from those in float64."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def reference(run: Run) -> Curve:
 
 
 def check(fused: Curve, eager: Curve, exact: Curve) -> None:
-    """No further from float64 than twice the eager program in half precision, and nothing in the way of that."""
+    """No further from float64 than twice the eager program in half precision."""
     first, *_, last = exact.means
     assert last < 0.5 * first, "the loss does not fall"
     assert len(fused.losses) == len(eager.losses) == STEPS

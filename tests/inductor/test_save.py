@@ -29,7 +29,7 @@ class Sublayer(nn.Module):
 
 
 def saved(model: nn.Module, passes: bool = True) -> tuple[list[str], int]:
-    """The operators whose results of a tile's size a forward pass keeps, and the bytes of all that it keeps."""
+    """What a forward pass keeps: operators with results of a tile's size, and the bytes of all results."""
     kept: list[tuple[list[str], int]] = []
 
     def look(graph: Graph) -> None:
