@@ -2,6 +2,7 @@
 
 `python -m bench models --help`: whole blocks of models, with options of their own.
 `python -m bench model-error --help`: how far the cost model is off, over all results.
+`python -m bench pass-time --help`: what the pass adds to a compile of torch's own.
 `python -m bench report --help`: all results as one HTML page, as Markdown, or as they were printed.
 """
 
@@ -62,6 +63,10 @@ def main(arguments: list[str] | None = None) -> int:
         from bench.models.main import main as models  # needs transformers, which no other family does
 
         return models(arguments[1:], RESULTS)
+    if arguments[:1] == ["pass-time"]:
+        from bench.models.pass_time import main as pass_time
+
+        return pass_time(arguments[1:], RESULTS)
     if arguments[:1] == ["report"]:
         from bench.page.main import main as reported  # needs transformers too
 

@@ -4,22 +4,22 @@
 #   bench/on_gpu.sh                          all stages
 #   bench/on_gpu.sh build tests plain        some of them, in this order
 #
-# Stages: build tests chains random sanitizer plain overhead bench tune rmsnorm graphs build-models models b2b attention profile
+# Stages: build tests chains random sanitizer plain overhead bench tune rmsnorm graphs build-models models pass-time b2b attention profile
 # Environment:
 #   OUT              results and logs go here (default: bench/results)
 #   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
 #   BUILD_ARGS TEST_ARGS CHAINS_ARGS RANDOM_ARGS BENCH_ARGS PLAIN_ARGS TUNE_ARGS RMSNORM_ARGS GRAPHS_ARGS
 #   MODELS_ARGS B2B_ARGS
 #                    more arguments for a stage, e.g. BUILD_ARGS='tests/gpu -k n768' TEST_ARGS='-k n768'
-#   MODELS           workloads of models, or models, for build-models and models, e.g. 'bert_large gpt2-inference'
+#   MODELS           workloads of models, or models, for build-models, models and pass-time, e.g. 'bert_large gpt2-inference'
 #   LIMIT_<STAGE>    seconds, e.g. LIMIT_TESTS=200
 # Wheels in .whl/ are installed first, into a folder of their own.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(build tests random sanitizer plain overhead bench graphs models)
-known=" build tests chains random sanitizer plain overhead bench tune rmsnorm graphs build-models models b2b attention profile "
+[ ${#stages[@]} -gt 0 ] || stages=(build tests random sanitizer plain overhead bench graphs models pass-time)
+known=" build tests chains random sanitizer plain overhead bench tune rmsnorm graphs build-models models pass-time b2b attention profile "
 for s in "${stages[@]}"; do
   [[ $known == *" $s "* ]] || { echo "no stage '$s'; there are:$known" >&2 && exit 2; }
 done
@@ -125,6 +125,8 @@ run_stage() {
     # shellcheck disable=SC2086
     models) stage models 560 python3 -m bench models --budget 420 --output "$out" \
       ${MODELS:+--workloads $MODELS} ${MODELS_ARGS:-} ;;
+    # shellcheck disable=SC2086
+    pass-time) stage pass-time 400 python3 -m bench pass-time --output "$out" ${MODELS:+--workloads $MODELS} ;;
   esac
 }
 

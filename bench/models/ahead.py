@@ -43,7 +43,7 @@ def planned_gpu() -> str:
 
 
 def step_of(model: Model, size: Size, *, training: bool) -> Step:
-    """A step to explain.  Without a GPU it has no memory, and what is next to attention may differ."""
+    """A step to explain.  Without a GPU it has no memory."""
     torch.backends.mha.set_fastpath_enabled(False)  # as in the worker
     return Step.of(model, size, training=training, device="cuda" if torch.cuda.is_available() else "meta")
 

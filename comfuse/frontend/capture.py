@@ -38,6 +38,8 @@ class Captured:
         scalars: positions of Python floats that are run-time scalars (0-dim placeholders in the graph).
         outputs: the graph's results, flat.
         structure: how the function packed its results.
+        device: the type of the device whose kernels read a tensor of one number; the host reads all others.
+        named: whether values are called what the user's source calls them.
     """
 
     graph: torch.fx.Graph
@@ -47,6 +49,8 @@ class Captured:
     scalars: frozenset[int]
     outputs: tuple[torch.fx.Node, ...]
     structure: pytree.TreeSpec
+    device: str = "cuda"
+    named: bool = True
 
 
 def capture(fn: Callable[..., Any], inputs: Sequence[Any]) -> Captured:

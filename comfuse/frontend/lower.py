@@ -46,7 +46,7 @@ class _Walk:
         self._captured = captured
         self._low = Lowering(captured, split)
         self._gemms: dict[int, Value] = {}
-        self._names = value_names(captured.graph.nodes)
+        self._names = value_names(captured.graph.nodes) if captured.named else {}
         self._user_names: dict[int, str] = {}
 
     def lowered(self) -> Lowered:

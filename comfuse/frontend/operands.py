@@ -97,9 +97,9 @@ class Operands:
         )
 
     def _one_number(self, node: torch.fx.Node, frame: Frame, user: torch.fx.Node) -> Space:
-        """A tensor of one element: a run-time scalar if the CPU has it, and else a vector of repeats."""
+        """A tensor of one element: a run-time scalar if the host has it, and else a vector of repeats."""
         tensor = node.meta["val"]
-        on_gpu = tensor.device.type == "cuda"
+        on_gpu = tensor.device.type == self._captured.device
         if not on_gpu and (tensor.dim() == 0 or frame.fill is Space.SCALAR):
             return Space.SCALAR
         if frame.fill is Space.SCALAR:

@@ -8,7 +8,8 @@ The data flows one way::
     jit.settle        verdicts -> verdicts, where kernels are built or cannot be
     replace.replace   found -> the graph with calls of the op in its place
 
-``run`` is all of it, ``hook`` the pass that TorchInductor calls, ``entrances`` what users call.
+``run`` is all of it, ``hook`` the passes that TorchInductor calls, ``entrances`` what users call.  In
+training ``save`` says before that which of several values the forward pass keeps for the backward pass.
 
 Every GEMM of a graph ends with a :class:`~comfuse.inductor.verdict.Verdict`.  Nothing here looks at the
 device: what is fused on a CPU is what is fused on the GPU that the policy names.

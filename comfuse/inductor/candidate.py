@@ -23,6 +23,7 @@ class Candidate:
         outputs: those that are read outside, in the graph's order.
         stopped: the first node at each of its borders, and why it ends there.
         shorter: finds candidates that end earlier, the longest first, for where this one does not pay.
+        reading: what the front end made of it, and the samples of :class:`Found`, where it was read already.
         alone: finds, in the place of two GEMMs side by side, a candidate for each, and says why one has none;
             for where neither this one nor a shorter one pays.
     """
@@ -32,6 +33,7 @@ class Candidate:
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     stopped: tuple[tuple[str, str], ...] = ()
+    reading: tuple[Lowered, Table] | None = field(default=None, compare=False, repr=False)
     shorter: Callable[[], Iterable[Candidate]] = field(default=tuple, compare=False, repr=False)
     alone: Callable[[], tuple[list[Candidate], list[Verdict]]] | None = field(
         default=None, compare=False, repr=False

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 
-#: How paths of modules in a graph's metadata begin.
-ROOT = "L['program']"
+from comfuse.inductor.as_on_gpu import as_on_gpu, in_turn
+from comfuse.inductor.nodes import is_anchor
+from comfuse.inductor.save import save_sums
+
+_ROOT = "L['program']"  # how paths of modules begin
+_STACK = "comfuse_module_stack"
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,9 @@ def tracing() -> Iterator[tuple[Callable[..., Any], list[Traced]]]:
     def backend(module: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         from torch._inductor.compile_fx import compile_fx
 
-        return compile_fx(module, inputs, inner_compile=inner)
+        without_memory = any(isinstance(x, torch.Tensor) and x.is_meta for x in inputs)
+        with as_on_gpu() if without_memory else nullcontext():
+            return compile_fx(module, inputs, inner_compile=inner)
 
     def compiled(program: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -71,12 +78,27 @@ def tracing() -> Iterator[tuple[Callable[..., Any], list[Traced]]]:
         call.__code__ = call.__code__.replace()
         return torch.compile(call, backend=backend, dynamic=False)
 
-    # Constant folding would make an empty graph of one on the meta device.
-    with (
-        torch._functorch.config.patch(enable_autograd_cache=False),
-        torch._inductor.config.patch(joint_graph_constant_folding=False),
-    ):
+    config = torch._inductor.config
+    passes = {
+        "joint_custom_pre_pass": in_turn(_keep_stacks, config.joint_custom_pre_pass),
+        "joint_custom_post_pass": in_turn(config.joint_custom_post_pass, save_sums),
+    }
+    with torch._functorch.config.patch(enable_autograd_cache=False), config.patch(passes):
         yield compiled, graphs
+
+
+def _keep_stacks(graph: Graph) -> None:
+    """TorchInductor gives a GEMM the metadata of what computes nothing behind it, and removes that."""
+    for node in graph.nodes:
+        if is_anchor(node):
+            node.meta[_STACK] = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+
+
+def module_path(anchor: Node) -> str:
+    """The path of the innermost module behind a GEMM."""
+    path = next((path for path, _ in reversed(anchor.meta.get(_STACK, {}).values())), "")
+    inside = re.sub(r"\._modules\['(\w+)'\]", r".\1", path).removeprefix(_ROOT)
+    return inside.strip(".")
 
 
 def _at_the_hook(module: GraphModule, options: dict[str, Any]) -> GraphModule:

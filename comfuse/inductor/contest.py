@@ -16,10 +16,11 @@ import torch
 from torch.fx import Graph, Node
 
 from comfuse.frontend.errors import TraceError
+from comfuse.frontend.lowered import Lowered
 from comfuse.frontend.source import location
 from comfuse.inductor.absorb import absorb
 from comfuse.inductor.candidate import Candidate
-from comfuse.inductor.grow import Field, grow
+from comfuse.inductor.grow import RETURNED, Field, grow
 from comfuse.inductor.lowerer import lowered
 from comfuse.inductor.merge import merge_views
 from comfuse.inductor.nodes import (
@@ -36,6 +37,7 @@ from comfuse.inductor.pair import partner
 from comfuse.inductor.part import Part
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.splits import unpack_splits
+from comfuse.inductor.symbols import Table
 from comfuse.inductor.trim import saved, strip, trim
 from comfuse.inductor.turn import turn_rows
 from comfuse.inductor.verdict import Verdict
@@ -82,6 +84,7 @@ class _Contest:
         self._anchors = [node for node in graph.nodes if is_anchor(node)]
         self._candidates: list[Candidate] = []
         self._verdicts: list[Verdict] = []
+        self._readings: dict[frozenset[Node], tuple[Lowered, Table]] = {}
 
     def settle(self) -> tuple[list[Candidate], list[Verdict]]:
         offers = self._offers([anchor for anchor in self._anchors if self._is_product(anchor)])
@@ -139,8 +142,8 @@ class _Contest:
         else:
             self._field.take(part.nodes)
             alone = partial(self._alone, part) if len(anchors) > 1 else None
-            found = replace(part.candidate(), shorter=partial(self._shorter, part), alone=alone)
-            self._candidates.append(found)
+            shorter = partial(self._shorter, part)
+            self._candidates.append(replace(self._candidate(part), shorter=shorter, alone=alone))
 
     def _shorter(self, part: Part) -> Iterator[Candidate]:
         """The part ended ahead of its last reduction along rows, ahead of the one before, and so on."""
@@ -149,7 +152,7 @@ class _Contest:
             late = [node for node in part.behind if depth[node] > most]
             shorter, _ = self._accepted(_Ended(*trim(self._field, part, part.without(late))))
             if shorter is not None:
-                yield shorter.candidate()
+                yield self._candidate(shorter)
 
     def _alone(self, part: Part) -> tuple[list[Candidate], list[Verdict]]:
         """What the GEMMs of a part get where each has a part of its own."""
@@ -168,7 +171,8 @@ class _Contest:
             if reason:
                 return None, f"{reason}: {refusal or _end(part)}"
             try:
-                lowered(part.candidate())
+                found = lowered(part.candidate())
+                self._readings[part.nodes] = found.lowered, found.table
                 return part, ""
             except TraceError as e:
                 refusal = f"{e.node}: {e.reason}"
@@ -177,6 +181,10 @@ class _Contest:
                     return None, refusal
                 ended = self._ended(shorter)
         return None, f"the front end does not take what is behind it, at last {refusal}"
+
+    def _candidate(self, part: Part) -> Candidate:
+        """A part that was accepted."""
+        return replace(part.candidate(), reading=self._readings[part.nodes])
 
     def _idle(self, ended: _Ended) -> str:
         """Why a part is not worth a kernel; nothing if it may be."""
@@ -226,7 +234,10 @@ def _depths(part: Part) -> dict[Node, int]:
 
 def _end(part: Part) -> str:
     """What stands at the first border of a part."""
-    return ": ".join(part.stopped[0]) if part.stopped else "nobody reads its result"
+    if not part.stopped:
+        return "nobody reads its result"
+    name, reason = part.stopped[0]
+    return reason if reason == RETURNED else f"{name}: {reason}"
 
 
 def _is_bias(node: Node, part: Part) -> bool:

@@ -11,8 +11,6 @@ import torch
 
 from comfuse.inductor.policy import Policy
 
-_HOOK = "post_grad_custom_pre_pass"
-
 
 def options(
     *,
@@ -27,15 +25,15 @@ def options(
     Args:
         force, gpu, jit: as in :class:`comfuse.inductor.policy.Policy`.
         mode: one of torch.compile's modes, which it does not take beside options.
-        inductor: TorchInductor's own options.  A pass of the user's on the same hook runs first.
+        inductor: TorchInductor's own options.  Passes of the user's on the same hooks run first.
     """
     from torch._inductor import config, list_mode_options
 
-    from comfuse.inductor.hook import chained
+    from comfuse.inductor.hook import hooks
 
     of_mode = list_mode_options(mode) if mode and mode != "default" else {}
-    users = inductor.pop(_HOOK, config.post_grad_custom_pre_pass)
-    return {**of_mode, **inductor, _HOOK: chained(users, Policy(force, gpu, jit))}
+    ours = hooks(lambda hook: inductor.get(hook, getattr(config, hook)), Policy(force, gpu, jit))
+    return {**of_mode, **inductor, **ours}
 
 
 class enable:  # a function to those who call it
@@ -51,16 +49,19 @@ class enable:  # a function to those who call it
     def __init__(self, *, force: bool = False, gpu: str | None = None, jit: str | None = None) -> None:
         from torch._inductor import config
 
-        from comfuse.inductor.hook import chained
+        from comfuse.inductor.hook import hooks
 
-        self._before = config.post_grad_custom_pre_pass
-        config.post_grad_custom_pre_pass = chained(self._before, Policy(force, gpu, jit))
+        ours = hooks(lambda hook: getattr(config, hook), Policy(force, gpu, jit))
+        self._before = {hook: getattr(config, hook) for hook in ours}
+        for hook, users in ours.items():
+            setattr(config, hook, users)
 
     def disable(self) -> None:
-        """Puts back what was on TorchInductor's hook before."""
+        """Puts back what was on TorchInductor's hooks before."""
         from torch._inductor import config
 
-        config.post_grad_custom_pre_pass = self._before
+        for hook, users in self._before.items():
+            setattr(config, hook, users)
 
     def __enter__(self) -> enable:
         return self
@@ -88,7 +89,7 @@ def backend(
         options: TorchInductor's, and those of :func:`comfuse.options`.
     """
     given = options or {}
-    if not _is_ours(given.get(_HOOK)):
+    if not _has_ours(given):
         given = _options(**given)
     return torch._TorchCompileInductorWrapper(mode, given, None)(module, inputs)
 
@@ -104,7 +105,7 @@ backend.reset = _reset  # type: ignore[attr-defined]
 _options = options  # which the argument of backend hides
 
 
-def _is_ours(users: Any) -> bool:
-    from comfuse.inductor.hook import ComFusePass
+def _has_ours(given: dict[str, Any]) -> bool:
+    from comfuse.inductor.hook import FUSING, ComFusePass
 
-    return isinstance(users, ComFusePass)
+    return isinstance(given.get(FUSING), ComFusePass)

@@ -57,4 +57,6 @@ def extract(candidate: Candidate, table: Table) -> Captured:
         scalars=frozenset(),
         outputs=outputs,
         structure=pytree.tree_structure(tuple(range(len(outputs)))),
+        device=candidate.anchors[0].meta["val"].device.type,
+        named=False,
     )

@@ -11,6 +11,8 @@ from comfuse.frontend.handlers import explain_unknown
 from comfuse.inductor.nodes import elements, is_anchor, is_known, source, written
 from comfuse.inductor.part import Order, Part
 
+RETURNED = "its result is returned"  # of the node before the end of a graph
+
 
 @dataclass
 class Field:
@@ -88,7 +90,7 @@ def grow(graph: Field, anchors: tuple[Node, ...]) -> Part:
 def _refusal(graph: Field, node: Node, largest: int) -> str | None:
     """Why a node cannot stand behind a GEMM of so many elements; None if it may."""
     if node.op != "call_function":
-        return "the graph ends there"
+        return RETURNED if node.op == "output" else "it is no operator"
     if is_anchor(node):
         return "another matrix product"
     if not is_known(node):

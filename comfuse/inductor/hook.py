@@ -21,11 +21,13 @@ from comfuse.errors import ToolchainError
 from comfuse.inductor import aot, choose, log
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.run import run
+from comfuse.inductor.save import save_sums
 from comfuse.library import lookup
 from comfuse.library.tuned import lookup as tuned
 
 # Passes of this kind also hear whether the graph is for inference; torch 2.11 has none.
 _Aware: Any = getattr(custom_graph_pass, "CustomInferenceAwareGraphPass", None)
+FUSING, SAVING = "post_grad_custom_pre_pass", "joint_custom_post_pass"
 _SOURCES = (".py", ".jinja", ".h", ".hpp", ".cpp")
 
 
@@ -74,13 +76,41 @@ class ComFusePass(_Aware or CustomGraphPass):  # type: ignore[misc]
         )
 
 
-def chained(given: Any, policy: Policy) -> ComFusePass:
-    """ComFuse's pass behind what is on the hook: nothing, a pass or several."""
+@dataclass(frozen=True)
+class SavingPass(CustomGraphPass):
+    """Decides what is saved for the backward pass (:mod:`.save`); for ``config.joint_custom_post_pass``.
+
+    ``before``: the user's own passes on this hook, which run first.
+    """
+
+    before: tuple[Callable[..., None], ...] = ()
+
+    def __call__(self, graph: Graph) -> None:
+        for users in self.before:
+            users(graph)
+        save_sums(graph)
+
+    def uuid(self) -> str | None:
+        """As :meth:`ComFusePass.uuid`."""
+        others = [users.uuid() if isinstance(users, CustomGraphPass) else None for users in self.before]
+        return hash_text(_sources(), *map(repr, others)) if all(others) else None
+
+
+def hooks(given: Callable[[str], Any], policy: Policy) -> dict[str, CustomGraphPass]:
+    """ComFuse's passes by the hooks of TorchInductor that they are for, behind what is given on those."""
+    return {
+        FUSING: ComFusePass(policy, _before(given(FUSING))),
+        SAVING: SavingPass(_before(given(SAVING))),
+    }
+
+
+def _before(given: Any) -> tuple[Callable[..., None], ...]:
+    """The user's passes of what is on a hook: nothing, a pass or several."""
     several = given if isinstance(given, list | tuple) else () if given is None else (given,)
     before: list[Callable[..., None]] = []
     for one in several:
-        before += one.before if isinstance(one, ComFusePass) else (one,)
-    return ComFusePass(policy, tuple(before))
+        before += one.before if isinstance(one, ComFusePass | SavingPass) else (one,)
+    return tuple(before)
 
 
 @functools.cache

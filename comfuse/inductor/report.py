@@ -6,7 +6,6 @@ of each graph.  No kernel is compiled and no code generated, unless times are to
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,13 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule
 from torch.utils import _pytree as pytree
 
 from comfuse import fallbacks
 from comfuse.frontend.calls import steps
 from comfuse.inductor import capture
-from comfuse.inductor.capture import Traced
+from comfuse.inductor.capture import Traced, module_path
 from comfuse.inductor.choose import gpu_name
 from comfuse.inductor.contest import find
 from comfuse.inductor.policy import Policy
@@ -189,15 +188,7 @@ def _rows(traced: Traced, title: str, policy: Policy) -> list[Row]:
     with traced.fake_mode():
         verdicts = run(copy.graph, policy, build=False)
     verdicts.sort(key=lambda v: order[v.anchor])
-    return [Row(title, _module(nodes[verdict.anchor]), verdict) for verdict in verdicts]
-
-
-def _module(node: Node) -> str:
-    """The path of the innermost module behind a node."""
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
-    path = next((path for path, _ in reversed(stack.values())), "")
-    inside = re.sub(r"\._modules\['(\w+)'\]", r".\1", path).removeprefix(capture.ROOT)
-    return inside.strip(".")
+    return [Row(title, module_path(nodes[verdict.anchor]), verdict) for verdict in verdicts]
 
 
 def _timed(traced: Traced, rows: Sequence[Row], policy: Policy) -> list[Row]:

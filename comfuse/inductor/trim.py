@@ -95,6 +95,11 @@ class _Traffic:
         self._beside = _beside(graph, part)
         self._computed = [n for n in part.sorted(part.nodes) if holds_tensor(n) and not is_view(n)]
         self._readers = {node: [*dict.fromkeys(readers(node))] for node in self._computed}
+        every = self._all.union(self._beside, *self._readers.values())
+        self._over_rows = {node for node in every if over_rows(node)}
+        self._inductors = {node for node in every if is_inductors(node)}
+        self._least = {node: _least(node, self._all) for node in self._computed}
+        self._bytes = {node: bytes_of(node) for node in self._computed}
         self._stages = _stages(part)
         self._gemm = sum(map(_operations, part.anchors)) // _OPERATIONS_PER_BYTE
         self._read = [*self._reads_from_outside(part)]
@@ -121,22 +126,22 @@ class _Traffic:
                 is_inside = node in inside and reader in inside
                 if kernel == made_in or is_inside:
                     continue
-                value = _least(node, self._all) if is_inductors(reader) else node
-                loaded[value, kernel] = bytes_of(value)
+                value = self._least[node] if reader in self._inductors else node
+                loaded[value, kernel] = self._bytes[value]
                 # TorchInductor computes again what a reduction over the rows reads.
-                if value in inside or not over_rows(reader):
+                if value in inside or reader not in self._over_rows:
                     stored.add(value)
         repeats = len({self._stages[node] for node in inside}) - 1
-        return sum(map(bytes_of, stored)) + sum(loaded.values()) + repeats * self._gemm
+        return sum(self._bytes[node] for node in stored) + sum(loaded.values()) + repeats * self._gemm
 
     def _runs_in(self, node: Node, inside: frozenset[Node]) -> Kernel:
         is_inside = node in inside
-        return is_inside, self._stages[node], over_rows(node) and not is_inside
+        return is_inside, self._stages[node], node in self._over_rows and not is_inside
 
     def _reads_in(self, reader: Node, node: Node, inside: frozenset[Node]) -> Kernel:
         if reader in self._all:
             return self._runs_in(reader, inside)
-        return (False, self._stages[node], over_rows(reader)) if reader in self._beside else reader
+        return (False, self._stages[node], reader in self._over_rows) if reader in self._beside else reader
 
 
 def _beside(graph: Field, part: Part) -> set[Node]:

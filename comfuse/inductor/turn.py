@@ -22,7 +22,7 @@ from comfuse.frontend.errors import TraceError
 from comfuse.frontend.gemm import FACTORS
 from comfuse.frontend.views import Permute, Reshape, is_view, view_of
 from comfuse.inductor.emitter import Emitter, Size, sort
-from comfuse.inductor.nodes import factors, holds_tensor, is_anchor, is_pointwise, tensor, written
+from comfuse.inductor.nodes import factors, holds_tensor, is_anchor, is_pointwise, readers, tensor, written
 from comfuse.inductor.regroup import is_copy, quotient, regroup
 
 aten = torch.ops.aten
@@ -94,11 +94,18 @@ def _turn(graph: Graph, anchor: Node, turned: Node) -> str:
     is_copied = is_copy(x) or not _has_rows(tensor(source))
     is_private = _only_user(left) is anchor and (not is_copy(x) or _only_user(x) is left)
     if not _has_rows(tensor(source).transpose(0, 1)) and not (is_copied and is_private):
-        reason = _lay_out(graph, source, left) if is_private else "its left factor is kept in this order"
+        reason = _lay_out(graph, source, left) if is_private else _shared(anchor, left, x)
         if reason:
             return reason
     _apply(graph, anchor, turned, source, values)
     return ""
+
+
+def _shared(anchor: Node, *values: Node) -> str:
+    """Why the left factor of a GEMM, and what it is a view of, cannot be stored in another order."""
+    others = dict.fromkeys(user for node in values for user in readers(node) if user is not anchor)
+    names = ["the graph's results" if user.op == "output" else user.name for user in others]
+    return f"its left factor is read in this order by others: {', '.join(names)}"
 
 
 def _with_rows(shape: Sequence[Size], rows: Sequence[Size]) -> tuple[Size, ...] | None:
@@ -160,7 +167,9 @@ def _lay_out(graph: Graph, result: Node, left: Node) -> str:
         if result in values and _has_rows(values[result].transpose(0, 1)):
             _swap(graph, stored, first, values)
             return ""
-    return "attention's queries or its result are kept in this order"
+    if any(user.op == "output" for node in (queries, stored, result) for user in readers(node)):
+        return "the graph returns attention's queries or its result in this order, as it does in training"
+    return "attention's queries or its result are read in this order by others"
 
 
 def _attention(node: Node) -> Node | None:

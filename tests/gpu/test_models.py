@@ -21,7 +21,7 @@ from comfuse import fallbacks
 from comfuse.generator.emit import KernelSource
 from comfuse.inductor import log
 from comfuse.inductor.entrances import backend
-from tests.inductor.distributed import STEPS, Run, curves, deviation, reference
+from tests.inductor.distributed import Run, check, curves, reference
 
 pytestmark = pytest.mark.gpu
 
@@ -222,11 +222,6 @@ def test_on_another_device_than_the_current_one(case: Case) -> None:
 @two_gpus
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])
 def test_losses_follow_those_of_the_unfused_model(wrapper: Any, tmp_path: Path) -> None:
-    """No further from float32 than twice the unfused model, or than bf16 rounds."""
     runs = [Run(wrapper, fused, "cuda", interpreted=False, middle=True) for fused in (False, True)]
-    unfused, fused = curves(runs, tmp_path)
-    exact = reference(Run(None, False, "cuda", middle=True))
-    assert len(fused) == STEPS
-    assert exact[-1] < 0.99 * exact[0]
-    assert fused != unfused, "nothing was fused"
-    assert deviation(fused, exact) <= max(2 * deviation(unfused, exact), 2.0**-8)
+    eager, fused = curves(runs, tmp_path)
+    check(fused, eager, reference(Run(None, device="cuda", middle=True)))

@@ -1,10 +1,10 @@
-"""Twenty training steps under data parallelism in two processes: losses of a fused and an unfused model."""
+"""Training under data parallelism in two processes: how far losses go from those in float64."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,36 +15,68 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.models import MODELS
+from comfuse.inductor import log
+from comfuse.inductor.entrances import enable
 
 STEPS = 20
-_RATE = 0.05
+_MODEL = MODELS["bert_large"]
+_RATE = 1.0  # the loss falls to less than a half within these steps, and does not leap
 
 
 @dataclass(frozen=True)
 class Run:
     """One training.
 
-    ``wrapper`` None: one process with the whole batch, in float32 and eager: what the others approach.
-    ``interpreted``: torch's operators run what TorchInductor's passes leave; for CPUs.
+    ``wrapper`` None: one process with the whole batch, in float64: what the others approach.
+    ``fused``: with ComFuse; else eager.  ``interpreted``: torch's operators run what TorchInductor's passes
+    leave; for CPUs.  ``rate``: of learning, as a share of the usual one.
     """
 
     wrapper: Literal["ddp", "fsdp2"] | None
-    fused: bool
+    fused: bool = False
     device: str = "cpu"
     interpreted: bool = True
     middle: bool = False
+    rate: float = 1.0
 
 
-def curves(runs: list[Run], folder: Path, world: int = 2) -> list[list[float]]:
-    """The losses of each run, step by step; the runs follow one another in the same processes."""
+@dataclass(frozen=True)
+class Curve:
+    """``losses``: (steps, rows), of each row of the whole batch.  ``fused``: GEMMs in fused kernels."""
+
+    losses: Tensor
+    fused: int = 0
+
+    def distance(self, other: Curve) -> float:
+        """Of all losses, as a share of the other's."""
+        return float((self.losses - other.losses).norm() / other.losses.norm())
+
+    @property
+    def means(self) -> list[float]:
+        return [float(loss) for loss in self.losses.mean(1)]
+
+
+def curves(runs: list[Run], folder: Path, world: int = 2) -> list[Curve]:
+    """What each run gives; the runs follow one another in the same processes."""
     text = json.dumps([asdict(run) for run in runs])
     torch.multiprocessing.spawn(_process, (world, text, str(folder)), nprocs=world)
-    return json.loads((folder / "curves.json").read_text())
+    return [Curve(*found) for found in torch.load(folder / "curves.pt")]
 
 
-def reference(run: Run) -> list[float]:
-    """The losses in float32, in this process."""
+def reference(run: Run) -> Curve:
+    """The losses in float64, in this process."""
+    assert run.wrapper is None
     return _train(run, 0, 1)
+
+
+def check(fused: Curve, eager: Curve, exact: Curve) -> None:
+    """No further from float64 than twice the eager program in half precision."""
+    first, *_, last = exact.means
+    assert last < 0.5 * first, "the loss does not fall"
+    assert len(fused.losses) == len(eager.losses) == STEPS
+    assert fused.fused > 0, "nothing was fused"
+    assert eager.fused == 0
+    assert fused.distance(exact) <= 2 * eager.distance(exact)
 
 
 def _process(rank: int, world: int, text: str, folder: str) -> None:
@@ -59,61 +91,45 @@ def _process(rank: int, world: int, text: str, folder: str) -> None:
     )
     found = [_train(run, rank, world) for run in runs]
     if rank == 0:
-        Path(folder, "curves.json").write_text(json.dumps(found))
+        torch.save([(curve.losses, curve.fused) for curve in found], Path(folder, "curves.pt"))
     dist.destroy_process_group()
 
 
-def _train(run: Run, rank: int, world: int) -> list[float]:
-    """The mean loss over all processes at each step."""
-    model = MODELS["bert_large"]
-    size = model.middle if run.middle else model.small
+def _train(run: Run, rank: int, world: int) -> Curve:
+    size = _MODEL.middle if run.middle else _MODEL.small
     device = torch.device(run.device, rank) if run.device == "cuda" else torch.device(run.device)
-    layers = (
-        nn.Sequential(*(model.module(size, seed=seed) for seed in range(2 if run.middle else 1)))
-        .to(device)
-        .eval()
-    )
-    (x,) = model.arguments(size)
-    target = torch.tanh(model.arguments(size, seed=7)[0])
+    dtype = torch.float64 if run.wrapper is None else torch.float32
+    layers = nn.Sequential(*(_MODEL.module(size, seed=seed) for seed in range(2 if run.middle else 1)))
+    layers = layers.to(device, dtype).eval()
+    (x,) = _MODEL.arguments(size)
+    target = torch.tanh(_MODEL.arguments(size, seed=7)[0])
     part = slice(rank * size.batch // world, (rank + 1) * size.batch // world)
-    x, target = x[part].to(device), target[part].to(device)
+    x, target = x[part].to(device, dtype), target[part].to(device, dtype)
 
-    module, precision = _wrapped(layers, run, device)
-    optimizer = torch.optim.SGD(module.parameters(), lr=_RATE)
-    losses = []
-    for _ in range(STEPS):
-        with precision():
-            output = module(x)
-        loss = F.mse_loss(output.float(), target)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(_mean(loss.detach(), world))
-    return losses
+    log.clear()
+    with enable(force=True) if run.fused else nullcontext():
+        module, precision = _wrapped(layers, run, device)
+        optimizer = torch.optim.SGD(module.parameters(), lr=run.rate * _RATE)
+        losses = []
+        for _ in range(STEPS):
+            with precision():
+                output = module(x)
+            loss = F.mse_loss(output.to(dtype), target, reduction="none").mean(-1).flatten()
+            loss.mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(_of_all(loss.detach(), world))
+    return Curve(torch.stack(losses).double().cpu(), sum(verdict.fused for verdict in log.verdicts()))
 
 
 def _wrapped(layers: nn.Sequential, run: Run, device: torch.device) -> tuple[nn.Module, Any]:
     """The model to train, and the context in which it computes in bf16."""
     if run.wrapper is None:
-        return layers, contextlib.nullcontext
-    torch._dynamo.reset()
-    options = {"force": True} if run.fused else {}
-    if run.interpreted:
-        from tests.inductor.interpreted import interpreted
-
-        backend: dict[str, Any] = {"backend": interpreted}
-        if run.fused:
-            from comfuse.inductor.entrances import enable
-
-            enable(**options)
-    elif run.fused:
-        from comfuse.inductor.entrances import backend as ours
-
-        backend = {"backend": ours, "options": options}
-    else:
-        backend = {"backend": "inductor"}
-    for layer in layers:
-        layer.compile(**backend)
+        return layers, nullcontext
+    if run.fused:
+        torch._dynamo.reset()
+        for layer in layers:
+            layer.compile(backend=_backend(run))
     if run.wrapper == "ddp":
         ids = [device.index] if device.type == "cuda" else None
         wrapped = nn.parallel.DistributedDataParallel(layers, device_ids=ids)
@@ -124,15 +140,21 @@ def _wrapped(layers: nn.Sequential, run: Run, device: torch.device) -> tuple[nn.
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in layers:
         fully_shard(layer, mp_policy=policy)
-    return fully_shard(layers, mp_policy=policy), contextlib.nullcontext
+    return fully_shard(layers, mp_policy=policy), nullcontext
 
 
-def _mean(loss: Tensor, world: int) -> float:
-    if world > 1:
-        dist.all_reduce(loss)
-    return float(loss) / world
+def _backend(run: Run) -> Any:
+    if not run.interpreted:
+        return "inductor"
+    from tests.inductor.interpreted import interpreted
+
+    return interpreted
 
 
-def deviation(losses: list[float], exact: list[float]) -> float:
-    """The largest distance between two curves, as a share of where the second one begins."""
-    return max(abs(a - b) for a, b in zip(losses, exact, strict=True)) / exact[0]
+def _of_all(losses: Tensor, world: int) -> Tensor:
+    """The losses of all processes, in the order of the batch."""
+    if world == 1:
+        return losses
+    parts = [torch.empty_like(losses) for _ in range(world)]
+    dist.all_gather(parts, losses)
+    return torch.cat(parts)

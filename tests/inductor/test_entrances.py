@@ -21,7 +21,7 @@ from torch.fx import Graph
 import comfuse
 from comfuse.errors import ComFuseError
 from comfuse.inductor import log
-from comfuse.inductor.hook import ComFusePass, chained
+from comfuse.inductor.hook import FUSING, SAVING, ComFusePass, SavingPass, hooks
 from comfuse.inductor.policy import Policy
 
 Tensor = torch.Tensor
@@ -229,6 +229,13 @@ def test_unknown_options_of_the_backend_are_refused() -> None:
 # --- the user's own passes -------------------------------------------------------------------------
 
 
+def chained(users: Any, policy: Policy) -> ComFusePass:
+    """ComFuse's pass behind users' on the same hook."""
+    ours = hooks({FUSING: users}.get, policy)[FUSING]
+    assert isinstance(ours, ComFusePass)
+    return ours
+
+
 def test_several_passes_are_chained() -> None:
     first, second = Probe(), Probe()
     ours = chained([first, second], Policy())
@@ -267,6 +274,23 @@ def test_the_uuid() -> None:
         chained(Probe("other"), Policy()),
     )
     assert len({own, *(other.uuid() for other in others)}) == 6
+
+
+def test_passes_of_both_directions_are_chained_too() -> None:
+    """What the user has on this hook runs first, and is part of the uuid."""
+    users = Probe()
+    with config.patch({SAVING: users}):
+        ours = comfuse.options()[SAVING]
+        assert ours == SavingPass((users,))
+        with comfuse.enable():
+            assert getattr(config, SAVING) == ours
+            assert comfuse.options()[SAVING] == ours
+        assert getattr(config, SAVING) is users
+    ours(Graph())
+    assert len(users.seen) == 1
+    passes = (SavingPass(), ours, SavingPass((Probe("other"),)))
+    assert len({one.uuid() for one in passes}) == 3
+    assert SavingPass((Probe(uuid=None),)).uuid() is None
 
 
 def test_a_pass_without_uuid_keeps_the_graph_from_the_cache() -> None:

@@ -12,6 +12,7 @@ from torch.fx import Graph
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from comfuse.frontend.errors import TraceError
+from comfuse.generator.spec import Space
 from comfuse.inductor.candidate import Found
 from comfuse.inductor.lowerer import lowered
 from comfuse.inductor.symbols import concrete, is_symbolic, samples
@@ -148,10 +149,12 @@ def test_inputs_that_need_a_copy_end_the_region():
     assert error.node.startswith("add")
 
 
-def test_numbers_in_cpu_memory_end_the_region():
-    error = refusal(lambda x, w, s: (x @ w) * s, half(M, K), half(K, N), torch.tensor(2.0))
-    assert "a number in CPU memory" in error.reason
-    assert error.node.startswith("mul")
+def test_a_number_where_the_factors_are_is_an_operand():
+    """On a CPU as on a GPU: a kernel reads it from the memory that it reads all else from."""
+    found = outcome(lambda x, w, s: (x @ w) * s, half(M, K), half(K, N), torch.tensor(2.0))
+    assert isinstance(found, Found)
+    assert [operand.space for operand in found.lowered.operands] == [Space.ROW]
+    assert not found.lowered.scalars
 
 
 def test_fills_become_numbers():

@@ -104,6 +104,20 @@ def test_in_place_operators_on_the_product() -> None:
     assert _fused() == 1, _reasons()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_numbers_in_tensors(dtype: torch.dtype) -> None:
+    """One that the graph is given, and one that it holds."""
+    w, scale = _weight(64, 64), torch.tensor(0.7, dtype=dtype)
+
+    def fn(x: Tensor, scale: Tensor) -> Tensor:
+        return F.layer_norm(F.linear(x, w) * scale + torch.tensor(0.5, dtype=x.dtype), (64,)) * scale
+
+    x = _random(40, 64)
+    with torch.no_grad():
+        _close(_compiled(fn, fullgraph=True)(x, scale), fn(x, scale))
+    assert _fused() == 1, _reasons()
+
+
 def test_a_mutated_input_has_its_new_value_and_its_readers_the_right_one() -> None:
     w = _weight(64, 64)
 

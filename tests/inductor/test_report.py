@@ -241,6 +241,72 @@ def test_models_on_the_meta_device_take_no_memory() -> None:
     assert row.verdict.shape == (16384, 1024, 1024)
 
 
+class Scaled(nn.Module):
+    """A product, numbers in tensors, and a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(64, 64), nn.LayerNorm(64)
+        self.register_buffer("scale", torch.tensor(0.7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.linear(x) * self.scale + torch.tensor(0.5, dtype=x.dtype, device="cpu"))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_numbers_in_tensors_are_fused_or_constants(device: str) -> None:
+    model = Scaled().to(device, torch.bfloat16)
+    (row,) = explain_model(model, half(96, 64).to(device), policy=FORCED).rows
+    assert row.verdict.fused
+    assert row.verdict.reductions == 1
+
+
+def test_a_number_that_only_the_host_has_is_named() -> None:
+    model = Scaled().to("meta", torch.bfloat16)
+    model.scale = torch.tensor(0.7)
+    (row,) = explain_model(model, half(96, 64).to("meta"), policy=FORCED).rows
+    assert "in CPU memory" in row.verdict.reason
+
+
+@pytest.mark.parametrize("width, attention", [(64, "cudnn"), (192, "flash")])
+@pytest.mark.parametrize("training", [False, True])
+def test_attention_on_the_meta_device_is_that_of_a_gpu(width: int, attention: str, training: bool) -> None:
+    with torch.device("meta"):
+        layer = nn.TransformerEncoderLayer(4 * width, 4, 256, dtype=torch.bfloat16)
+        x = torch.empty(128, 4, 4 * width, dtype=torch.bfloat16, requires_grad=training)
+    report = explain_model(layer.train(), x, training=training, policy=FORCED)
+    assert len(report.rows) == (12 if training else 4)
+    assert not any("bmm" in row.verdict.anchor for row in report.rows)
+    assert f"_scaled_dot_product_{attention}_attention" in report.rows[0].verdict.reason
+    assert F.scaled_dot_product_attention is torch._C._nn.scaled_dot_product_attention
+
+
+def test_random_numbers_without_memory_are_drawn_as_on_a_gpu() -> None:
+    """Each dropout by itself."""
+    layers = (nn.Linear(64, 64), nn.Dropout(0.1), nn.Linear(64, 64), nn.Dropout(0.1))
+    model = nn.Sequential(*layers).to(torch.bfloat16).train()
+    found = []
+    for device in ("cpu", "meta"):
+        x = half(96, 64).to(device).requires_grad_()
+        rows = explain_model(model.to(device), x, training=True, policy=FORCED).rows
+        found.append([(row.module, row.verdict.spec, row.verdict.predicted_us) for row in rows])
+    assert found[0] == found[1]
+
+
+def test_masks_and_grouped_heads_on_the_meta_device() -> None:
+    def attend(x: Tensor, w: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        q = (x @ w).view(2, 128, 8, -1).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, k, k, mask, enable_gqa=True)
+
+    for width, masked, attention in [(64, True, "cudnn"), (256, True, "efficient"), (256, False, "flash")]:
+        with torch.device("meta"):
+            given = torch.empty(2, 128, 512), torch.empty(512, 8 * width), torch.empty(2, 2, 128, width)
+            mask = torch.empty(128, 128, dtype=torch.bool) if masked else None
+        report = explain_model(attend, *(x.bfloat16() for x in given), mask, policy=FORCED)
+        (row,) = report.rows
+        assert f"_scaled_dot_product_{attention}_attention" in row.verdict.reason, (width, masked)
+
+
 def test_run_time_fallbacks_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COMFUSE_STRICT", raising=False)
     fallbacks.record("comfuse::region", "no compiler")

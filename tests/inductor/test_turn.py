@@ -107,7 +107,9 @@ def test_in_training_rows_that_are_stored_stay() -> None:
     assert sum(v.fused for v in backward) == 2
     (left,) = (v for v in forward if not v.fused)
     assert left.anchor == "addmm"
-    assert left.reason.endswith("kept in this order")
+    assert "the graph returns attention's queries or its result" in left.reason
+    (turned,) = (v.reason for v in backward if "rows are read in another order" in v.reason)
+    assert "its left factor is read in this order by others: mm" in turned
 
 
 def test_dropout_draws_what_inductor_alone_draws() -> None:
@@ -258,7 +260,9 @@ def test_what_others_read_is_not_copied_twice(which: int) -> None:
     rows = make.call(aten.reshape.default, kept, [S * B, WIDTH])
     y = make.call(aten.relu.default, turned(make, rows))
     y = make.call(aten.add.Tensor, make.input(B, S, WIDE), y)
-    assert "its left factor is kept" in reason(make.output(y, (kept, rows)[which]))
+    assert reason(make.output(y, (kept, rows)[which])).endswith(
+        "in this order by others: the graph's results"
+    )
 
 
 def test_rows_of_what_is_added_stay_where_they_are() -> None:

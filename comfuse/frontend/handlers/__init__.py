@@ -41,8 +41,11 @@ _REASONS = {
     ),
     "it orders the elements of a row: do it after the call": ("kthvalue", "median", "mode", "sort", "topk"),
     "attention is no elementwise work: call it before or after": (
-        "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_attention",
+        "scaled_dot_product_attention",
+        *(f"_scaled_dot_product_{kind}{direction}"
+          for kind in ("cudnn_attention", "efficient_attention", "flash_attention", "flash_attention_for_cpu",
+                       "fused_attention_overrideable")
+          for direction in ("", "_backward")),
     ),
 }  # fmt: skip
 _NAMED = {name: reason for reason, names in _REASONS.items() for name in names}
