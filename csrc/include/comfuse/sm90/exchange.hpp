@@ -59,14 +59,14 @@ struct Exchange {
   CF_DEVICE static void await(uint64_t (&words)[InFlight], uint64_t const* from, int64_t pitch, int count,
                               uint32_t tag) {
     auto arrived = [&] {
+      bool all = true;
 #pragma unroll
       for (int t = 0; t < InFlight; ++t)
         if (t < count) words[t] = load_relaxed(from + t * pitch);
-      uint32_t differing = 0;  // bits of any word's high half and of the tag, which is in the lowest
 #pragma unroll
       for (int t = 0; t < InFlight; ++t)
-        if (t < count) differing |= uint32_t(words[t] >> 32) ^ tag;
-      return __all_sync(kFullWarp, (differing & 1u) == 0);
+        if (t < count) all = all && (uint32_t(words[t] >> 32) & 1u) == tag;
+      return __all_sync(kFullWarp, all);
     };
     for (Deadline deadline; !arrived(); deadline.check()) __nanosleep(kNextPoll);
   }
