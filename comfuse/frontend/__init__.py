@@ -13,13 +13,15 @@ from comfuse.frontend.errors import TraceError
 from comfuse.frontend.fuse import FusedFunction, fuse, unfused
 from comfuse.frontend.region import TracedRegion
 from comfuse.frontend.trace import trace_region
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import FusedSpec
 
 __all__ = ["FusedFunction", "TraceError", "TracedRegion", "fuse", "trace", "trace_region", "unfused"]
 
 
-def trace(fn: Callable[..., Any], *example_inputs: Any) -> FusedSpec:
-    """What ``fn`` computes, as a spec: one GEMM and everything behind it.
+def trace(fn: Callable[..., Any], *example_inputs: Any) -> FusedSpec | ChainSpec:
+    """What ``fn`` computes, as a spec: one GEMM and everything behind it; or as a chain, where a GEMM multiplies
+    what is computed from another, and nothing else reads that.
 
     Args:
         fn: a function of tensors and numbers.  Among its tensors are A, ``(..., K)``, and a weight

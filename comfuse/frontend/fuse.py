@@ -92,7 +92,7 @@ class FusedFunction:
         route = self._routes.get(key) or self._new_route(key, args)
         call = route.unpack(args)
         if route.text is not None:
-            return ops.region(route.text, call.a, call.b[0], [*call.b[1:], *call.operands], call.scalars)[0]
+            return ops.region(route.text, *call)[0]
         return route.call.run(call)
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from comfuse.generator.plan.chain.choose import chain_candidates, force_chain, plan_chain
+from comfuse.generator.plan.chain.choose import chain_candidates, check_chain, force_chain, plan_chain
 from comfuse.generator.plan.chain.kernel import (
     CHAIN_SHAPES,
     ChainPlan,
@@ -18,6 +18,7 @@ __all__ = [
     "ChainShape",
     "Weights",
     "chain_candidates",
+    "check_chain",
     "force_chain",
     "plan_chain",
 ]

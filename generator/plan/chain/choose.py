@@ -74,6 +74,20 @@ def force_chain(
     raise PlanError(f"{shape.label} is none of the planner's: {', '.join(s.name for s in CHAIN_SHAPES)}")
 
 
+def check_chain(chain: ChainSpec) -> ChainSpec:
+    """The canonical form of a chain that some kernel may run.
+
+    Raises:
+        SpecError: the chain is malformed.
+        PlanError: it breaks a constraint, so that no shape and no GPU can help.
+    """
+    chain = normalize_chain(chain)
+    for check in constraints.CHAIN_CONSTRAINTS:
+        if (reason := check(chain)) is not None:
+            raise PlanError(reason)
+    return chain
+
+
 @lru_cache(maxsize=256)
 def chain_candidates(
     chain: ChainSpec, gpu: str = "h200", m: int | None = None
@@ -87,10 +101,7 @@ def chain_candidates(
     target = gpus.find(gpu)
     if m is not None and m < 1:
         raise PlanError(f"m must be at least 1, got {m}")
-    chain = normalize_chain(chain)
-    for check in constraints.CHAIN_CONSTRAINTS:
-        if (reason := check(chain)) is not None:
-            raise PlanError(reason)
+    chain = check_chain(chain)
     rows = m or LARGE_M
     apart = cost.apart_us(chain, gpu, rows)
     middle, program = split(chain.links[0]), split(chain.last, whole_rows=True)
