@@ -7,5 +7,5 @@ same bytes on any machine.  The stages, in order::
 
 and of GEMMs back to back, link by link up to the plan::
 
-    chain -> chain.normalize_chain -> phases.split -> plan.chain.plan_chain -> emit.emit_chain
+    chain -> chain.normalize_chain -> phases.split -> plan.plan -> emit.emit
 """

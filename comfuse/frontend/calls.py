@@ -226,9 +226,7 @@ class Call:
             results |= {whole: y for whole, y in zip(step.outputs, found, strict=True) if whole is not None}
         return results
 
-    def _allocated(
-        self, program: programs.Program, a: Tensor, own: Sequence[Tensor | None]
-    ) -> list[Tensor]:
+    def _allocated(self, program: programs.Program, a: Tensor, own: Sequence[Tensor | None]) -> list[Tensor]:
         shapes = program.output_shapes(a.shape[:-1])
         return [
             a.new_empty(shape, dtype=dtype) if place is None else place

@@ -2,7 +2,8 @@
 
 Each GEMM, or two side by side, is offered what depends on it.  Parts that overlap are settled in the order of
 the bytes that they save, of two equal ones the later first, so that the result of the earlier GEMM enters as
-a tile; the others grow again around what is settled.
+a tile; the others grow again around what is settled.  In the end parts that follow each other are joined to
+chains, also those that are not worth a kernel of their own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch.fx import Graph, Node
 
 from comfuse.frontend.errors import TraceError
 from comfuse.frontend.source import location
+from comfuse.inductor import chains
 from comfuse.inductor.absorb import absorb
 from comfuse.inductor.candidate import Candidate
 from comfuse.inductor.grow import Field, grow
@@ -82,11 +84,13 @@ class _Contest:
         self._anchors = [node for node in graph.nodes if is_anchor(node)]
         self._candidates: list[Candidate] = []
         self._verdicts: list[Verdict] = []
+        self._left: list[Node] = []  # GEMMs whose parts are not worth a kernel, or refused
 
     def settle(self) -> tuple[list[Candidate], list[Verdict]]:
         offers = self._offers([anchor for anchor in self._anchors if self._is_product(anchor)])
         for offer in sorted(offers, key=lambda o: (o.saved, self._field.order[o.anchors[-1]]), reverse=True):
             self._settle(offer.anchors)
+        self._join()
         order = self._field.order
         self._candidates.sort(key=lambda c: order[c.anchors[0]])
         places = {anchor.name: i for i, anchor in enumerate(self._anchors)}
@@ -135,12 +139,28 @@ class _Contest:
             for anchor in reversed(anchors):
                 self._settle((anchor,))
         elif part is None:
+            self._left.append(anchors[0])
             self._leave(anchors[0], reason)
         else:
             self._field.take(part.nodes)
             alone = partial(self._alone, part) if len(anchors) > 1 else None
             found = replace(part.candidate(), shorter=partial(self._shorter, part), alone=alone)
             self._candidates.append(found)
+
+    def _join(self) -> None:
+        """Makes chains of parts that follow each other; others learn why they are none."""
+        bare = [self._part((anchor,)).part.candidate() for anchor in self._left]
+        joined, apart = chains.join([*self._candidates, *bare], self._field.order)
+        inside = {anchor.name for chain in joined for anchor in chain.anchors}
+        for chain in joined:
+            own = [c for c in self._candidates if c in chain.links]
+            left = [v for v in self._verdicts if v.anchor in {anchor.name for anchor in chain.anchors}]
+            self._candidates = [c for c in self._candidates if c not in chain.links]
+            self._candidates.append(replace(chain, alone=partial(_apart, own, left)))
+        self._candidates = [replace(c, apart=apart.get(c.anchors[0].name, "")) for c in self._candidates]
+        self._verdicts = [
+            replace(v, apart=apart.get(v.anchor, "")) for v in self._verdicts if v.anchor not in inside
+        ]
 
     def _shorter(self, part: Part) -> Iterator[Candidate]:
         """The part ended ahead of its last reduction along rows, ahead of the one before, and so on."""
@@ -192,6 +212,10 @@ class _Contest:
 
     def _leave(self, anchor: Node, reason: str) -> None:
         self._verdicts.append(left(anchor, "; ".join((reason, *filter(None, [self._notes.get(anchor)])))))
+
+
+def _apart(links: list[Candidate], verdicts: list[Verdict]) -> tuple[list[Candidate], list[Verdict]]:
+    return links, verdicts
 
 
 def left(anchor: Node, reason: str) -> Verdict:

@@ -65,6 +65,7 @@ class ComFusePass(_Aware or CustomGraphPass):  # type: ignore[misc]
             torch.__version__,
             _cutlass(),
             jit,
+            str(settings.chains()),
             *(_built() if jit == "off" else ()),
             *map(repr, others),
         )

@@ -267,8 +267,15 @@ def _cells(row: Row) -> tuple[str, ...]:
         _us(v.unfused_us),
         _us(row.measured_us),
         _us(row.unfused_measured_us),
-        "fused" if v.fused else f"left: {_line(v.reason)}",
+        _answer(v),
     )
+
+
+def _answer(v: Verdict) -> str:
+    if v.chain:
+        return f"fused (chain with {', '.join(v.chain)})"
+    answer = "fused" if v.fused else f"left: {_line(v.reason)}"
+    return f"{answer}; {_line(v.apart)}" if v.apart else answer
 
 
 def _us(time: float | None) -> str:

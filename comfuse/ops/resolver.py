@@ -18,7 +18,6 @@ from comfuse.build import build
 from comfuse.errors import ComFuseError, JitDisabledError, PlanError, ToolchainError
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan import GPUS, plan
-from comfuse.generator.plan.chain import plan_chain
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import LoadedKernel, lookup
 from comfuse.library.rows import M_CLASSES, classes_on, m_class, served
@@ -40,7 +39,8 @@ __all__ = [
     "unsupported_gpu",
 ]
 
-_UNPROVEN = "kernels of two GEMMs back to back have not run on a GPU yet; COMFUSE_CHAINS=1 runs them"
+#: Why chains are no kernels unless they are asked for.
+UNPROVEN = "kernels of two GEMMs back to back have not run on a GPU yet; COMFUSE_CHAINS=1 runs them"
 _LOCK = threading.RLock()
 _PENDING = threading.local()  # the exception behind the message that C++ is carrying
 # Why a spec is not fused, by (spec, class of rows, device), and the environment that this depends on.
@@ -94,7 +94,7 @@ def _register(spec: str, hint: int | None, device: int) -> str:
     if unsupported:
         return unsupported
     if isinstance(programs.parse(spec).spec, ChainSpec) and not settings.chains():
-        return _UNPROVEN
+        return UNPROVEN
     classes = classes_of(spec, device)
     kernel = _shelved(spec, hint, device)
     if kernel is not None:
@@ -135,10 +135,8 @@ def _why_no_library(spec: str, hint: int | None, device: int) -> list[str]:
 
 
 def _source(spec: FusedSpec | ChainSpec, gpu: str, rows: int | None) -> KernelSource:
-    from comfuse.generator.emit import emit, emit_chain  # the template engine waits for the first build
+    from comfuse.generator.emit import emit  # the template engine waits for the first build
 
-    if isinstance(spec, ChainSpec):
-        return emit_chain(plan_chain(spec, gpu, rows))
     return emit(plan(spec, gpu, rows))
 
 

@@ -335,7 +335,9 @@ def test_explain_says_where_a_kernel_a_link_is_faster() -> None:
         return F.gelu(x @ w0.t()) @ w1.t()
 
     sizes = ((128, 256), (8192, 256), (256, 8192))
-    found = comfuse.explain(wide, *(torch.empty(*size, dtype=torch.bfloat16, device="meta") for size in sizes))
+    found = comfuse.explain(
+        wide, *(torch.empty(*size, dtype=torch.bfloat16, device="meta") for size in sizes)
+    )
     assert found.plan is None
     assert "a kernel for each GEMM is faster" in found.refused
     assert len(found.stages) == 2

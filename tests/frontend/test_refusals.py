@@ -219,8 +219,12 @@ def norm_of_order_3(x, w):
 WIDE = tensor(2 * N, K)
 INDEX = torch.zeros(*LEAD, 2, dtype=torch.int64)
 CASES = [
-    (computed_second_factor, (tensor(*LEAD, K),), "mm_1",
-     "a second matrix product: its left factor is computed by relu_1"),
+    (
+        computed_second_factor,
+        (tensor(*LEAD, K),),
+        "mm_1",
+        "a second matrix product: its left factor is computed by relu_1",
+    ),
     (second_product_of_arguments, (tensor(*LEAD, K), weight()), "mm_1", "a second matrix product"),
     (third_product, (weight(), weight() * 2), None, "a third matrix product|mm_2"),
     (products_of_other_sizes, (tensor(N // 2, K),), "mm_1", "its number of columns is another"),
