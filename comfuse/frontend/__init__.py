@@ -20,8 +20,8 @@ __all__ = ["FusedFunction", "TraceError", "TracedRegion", "fuse", "trace", "trac
 
 
 def trace(fn: Callable[..., Any], *example_inputs: Any) -> FusedSpec | ChainSpec:
-    """What ``fn`` computes, as a spec: one GEMM and everything behind it; or as a chain, where a GEMM multiplies
-    what is computed from another, and nothing else reads that.
+    """What ``fn`` computes: a spec, of one GEMM and everything behind it; or a chain of two, where the result
+    of the first is the left factor of the second and nothing else reads it.
 
     Args:
         fn: a function of tensors and numbers.  Among its tensors are A, ``(..., K)``, and a weight

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.chain import ChainSpec
+from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.plan import KernelPlan, plan
 from comfuse.generator.plan.chain import ChainPlan

@@ -278,7 +278,7 @@ def batches(x, w0, w1):
 
 
 REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...], str, str]] = [
-    (returns_the_middle, (second(),), "mm_1", "relu, computed from mm: relu would have to be stored, as the func"),
+    (returns_the_middle, (second(),), "mm_1", "relu, computed from mm: relu would have to be stored, as the"),
     (returns_a_view_of_it, (second(),), "mm_1", "relu would have to be stored, as the function returns it"),
     (returns_what_is_ahead_of_it, (second(),), "mm_1", "mm would have to be stored, as the function"),
     (adds_the_middle, (second(),), "mm_1", "relu would have to be stored, as add reads it too"),

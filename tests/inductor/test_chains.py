@@ -1,4 +1,4 @@
-"""GEMMs back to back through the pass: which are joined, what is said of the others, and whether it is right."""
+"""GEMMs back to back through the pass: which are joined, why others are not, and the numbers."""
 
 from __future__ import annotations
 
@@ -205,7 +205,8 @@ def test_the_middle_is_a_result() -> None:
 
     apart = reason_of(program, rows(ROWS), *weights(H, D))
     assert apart["mm_1"] == (
-        "no chain with mm: relu has to be stored: it is a result of the graph, as what a backward pass needs is"
+        "no chain with mm: relu has to be stored: it is a result of the graph, as what a backward pass needs"
+        " is"
     )
 
 
