@@ -14,7 +14,8 @@ from torch.utils import _pytree as pytree
 from comfuse import ops
 from comfuse.frontend.arguments import Arrangement, converted, count_copy
 from comfuse.frontend.axes import row_major, same_strides
-from comfuse.frontend.lowered import Lowered, OwnForm, Read, ResultForm
+from comfuse.frontend.forms import OwnForm, ResultForm
+from comfuse.frontend.lowered import Lowered, Read
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.kernels import kernels
 from comfuse.generator.spec import FusedSpec, Major, Space

@@ -11,7 +11,8 @@ from torch.utils import _pytree as pytree
 
 from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from comfuse.frontend.calls import BoundCall, Call
-from comfuse.frontend.lowered import Lowered, Read, Rows
+from comfuse.frontend.forms import Rows
+from comfuse.frontend.lowered import Lowered, Read
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import FusedSpec
 from comfuse.generator.stages import stages

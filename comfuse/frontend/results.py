@@ -16,7 +16,7 @@ from comfuse.frontend import axes
 from comfuse.frontend.arguments import arrange
 from comfuse.frontend.axes import Atom, Axis, Shape
 from comfuse.frontend.errors import TraceError
-from comfuse.frontend.lowered import OwnForm, ResultForm, Rows, storage_strides
+from comfuse.frontend.forms import OwnForm, ResultForm, Rows, storage_strides
 from comfuse.frontend.lowering import Lowering
 from comfuse.frontend.placing import Joined, Term, half_of
 from comfuse.frontend.views import Picked, dtype_of, picked, refuse, shape_of

@@ -17,9 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from comfuse.frontend import views
 from comfuse.frontend.capture import Captured, capture
 from comfuse.frontend.errors import TraceError
+from comfuse.frontend.forms import Rows
 from comfuse.frontend.gemm import FACTORS, Products
 from comfuse.frontend.lower import lower
-from comfuse.frontend.lowered import Read, Rows
+from comfuse.frontend.lowered import Read
 from comfuse.frontend.region import TracedRegion
 
 

@@ -57,13 +57,17 @@ class Pair:
                 yield node
                 node = node.args[0]  # type: ignore[assignment]
 
-    def reason_against(self, order: Order) -> str:
-        """Why the two are no chain, or nothing."""
+    def stored(self) -> str:
+        """What of the first part has to be in memory, and why; or nothing."""
         for node in self.first.outputs:
             own = self.first.nodes if node is not self.middle else ()
             for user, read in _users(node):
                 if user not in own and not self._multiplies(user, read):
                     return _stored(node, user)
+        return ""
+
+    def refused(self, order: Order) -> str:
+        """Why no kernel runs both, or nothing."""
         try:
             lowered(self.joined(order))
         except TraceError as e:
@@ -86,10 +90,9 @@ def join(parts: Sequence[Candidate], order: Order) -> tuple[list[Candidate], dic
     reasons: dict[str, str] = {}
     for pair in _pairs(parts):
         other = next((c for c in found if pair.first in c.links or pair.second in c.links), None)
-        if other is not None:
-            reason = f"{_names(other.anchors)} are one already"
-        else:
-            reason = pair.reason_against(order)
+        reason = pair.stored()
+        if not reason:
+            reason = f"{_names(other.anchors)} are one" if other is not None else pair.refused(order)
         if reason:
             reasons |= apart(pair.first, pair.second, reason)
         else:

@@ -152,15 +152,19 @@ class _Contest:
         bare = [self._part((anchor,)).part.candidate() for anchor in self._left]
         joined, apart = chains.join([*self._candidates, *bare], self._field.order)
         inside = {anchor.name for chain in joined for anchor in chain.anchors}
-        for chain in joined:
-            own = [c for c in self._candidates if c in chain.links]
-            left = [v for v in self._verdicts if v.anchor in {anchor.name for anchor in chain.anchors}]
-            self._candidates = [c for c in self._candidates if c not in chain.links]
-            self._candidates.append(replace(chain, alone=partial(_apart, own, left)))
-        self._candidates = [replace(c, apart=apart.get(c.anchors[0].name, "")) for c in self._candidates]
+        others = [replace(c, apart=apart.get(c.anchors[0].name, "")) for c in self._candidates]
+        chained = [self._with_links(chain) for chain in joined]
+        self._candidates = [c for c in others if c.anchors[0].name not in inside] + chained
         self._verdicts = [
             replace(v, apart=apart.get(v.anchor, "")) for v in self._verdicts if v.anchor not in inside
         ]
+
+    def _with_links(self, chain: Candidate) -> Candidate:
+        """A chain that knows what its links are without it."""
+        names = {anchor.name for anchor in chain.anchors}
+        candidates = [c for c in self._candidates if c.anchors[0].name in names]
+        verdicts = [v for v in self._verdicts if v.anchor in names]
+        return replace(chain, alone=lambda: (candidates, verdicts))
 
     def _shorter(self, part: Part) -> Iterator[Candidate]:
         """The part ended ahead of its last reduction along rows, ahead of the one before, and so on."""
@@ -212,10 +216,6 @@ class _Contest:
 
     def _leave(self, anchor: Node, reason: str) -> None:
         self._verdicts.append(left(anchor, "; ".join((reason, *filter(None, [self._notes.get(anchor)])))))
-
-
-def _apart(links: list[Candidate], verdicts: list[Verdict]) -> tuple[list[Candidate], list[Verdict]]:
-    return links, verdicts
 
 
 def left(anchor: Node, reason: str) -> Verdict:

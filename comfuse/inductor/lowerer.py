@@ -10,9 +10,10 @@ from torch.fx import Node
 
 from comfuse.frontend.arguments import Arrangement
 from comfuse.frontend.errors import TraceError
+from comfuse.frontend.forms import OwnForm
 from comfuse.frontend.gemm import FACTORS
 from comfuse.frontend.lower import lower
-from comfuse.frontend.lowered import Lowered, OwnForm
+from comfuse.frontend.lowered import Lowered
 from comfuse.frontend.names import rename
 from comfuse.frontend.views import refuse
 from comfuse.generator.spec import FusedSpec

@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
 from comfuse.frontend.arguments import Arrangement
 from comfuse.frontend.calls import Step, steps
-from comfuse.frontend.lowered import ResultForm
+from comfuse.frontend.forms import ResultForm
 from comfuse.frontend.views import refuse
 from comfuse.generator.spec import Space
 from comfuse.generator.stages import Source

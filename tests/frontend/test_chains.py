@@ -13,9 +13,10 @@ from torch.utils import _pytree as pytree
 
 import comfuse
 from comfuse import fallbacks, fuse, trace
-from comfuse.frontend import TraceError
+from comfuse.frontend import TraceError, chains
 from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec, normalize_chain
+from comfuse.generator.errors import PlanError
 from comfuse.generator.plan.chain import plan_chain
 from comfuse.generator.spec import DType
 from tests.frontend.support import LEAD, K, N, check, residual, row, tensor, weight, x
@@ -260,10 +261,6 @@ def folds_rows(x, w0, w1):
     return F.relu(x[0, :2] @ w0.t()).reshape(1, -1) @ w1
 
 
-def softmax_between(x, w0, w1):
-    return torch.softmax(x @ w0.t(), -1) @ w1.t()
-
-
 def three(x, w0, w1, w2):
     return F.relu(F.relu(x @ w0.t()) @ w1.t()) @ w2.t()
 
@@ -287,7 +284,6 @@ REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...], str, str]] = [
     (turns_it, (second(),), "mm_1", "another order of rows and columns"),
     (takes_a_part, (second(),), "mm_1", "another order of rows and columns"),
     (folds_rows, (tensor(2 * H, OUT),), "mm_1", "another order of rows and columns"),
-    (softmax_between, (second(),), "mm_1", "a reduction between the GEMMs"),
     (three, (second(H), second()), "mm_1", "3 links; chains of two can be one kernel"),
     (gated_behind, (second(), second()), "mm_1", "two products in the second link"),
     (plain, (second(512),), "mm_1", "N = 512; a tile has to hold whole rows, of at most 256 columns"),
@@ -302,6 +298,15 @@ def test_refusals(fn: Callable[..., Any], more: tuple[Any, ...], node: str, reas
     assert caught.value.node == node
     assert caught.value.location.startswith(__file__)  # type: ignore[union-attr]
     assert caught.value.reason.startswith("its left factor is ")
+
+
+def test_what_is_possible_is_the_generator_s_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(chain: ChainSpec) -> ChainSpec:
+        raise PlanError(f"not with H = {chain.links[0].n}")
+
+    monkeypatch.setattr(chains, "check_chain", refuse)
+    with pytest.raises(TraceError, match=f"relu, computed from mm: no kernel takes both: not with H = {H}"):
+        trace(lambda x, w0, w1: F.relu(x @ w0.t()) @ w1.t(), x(), weight(), second())
 
 
 def test_a_batch_of_chains_is_refused() -> None:

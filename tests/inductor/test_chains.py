@@ -13,7 +13,8 @@ from torch import Tensor, nn
 import comfuse
 from comfuse import fallbacks
 from comfuse.generator.chain import ChainSpec, parse_program
-from comfuse.inductor import choose, log
+from comfuse.generator.plan.chain import plan_chain
+from comfuse.inductor import choose, jit, log
 from comfuse.inductor.entrances import enable
 from comfuse.inductor.hook import ComFusePass
 from comfuse.inductor.lowerer import lowered
@@ -21,6 +22,7 @@ from comfuse.inductor.measured import Kind
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.report import Report
 from comfuse.inductor.verdict import Verdict
+from comfuse.ops import resolver
 from comfuse.ops.resolver import UNPROVEN
 from tests.inductor.graphs import Found, found, has_order, is_convex
 from tests.inductor.interpreted import interpreted
@@ -241,7 +243,7 @@ def test_a_part_in_one_chain_alone() -> None:
 
     graph = the_only(found(program, rows(ROWS), *weights(D, H, D)))
     assert list(graph.regions) == ["mm", "mm_1+mm_2"]
-    assert graph.candidates[0].apart == "no chain with mm_1: mm_1 and mm_2 are one already"
+    assert graph.candidates[0].apart == "no chain with mm_1: mm_1 and mm_2 are one"
     assert graph.candidates[1].apart == ""
 
 
@@ -310,6 +312,17 @@ def test_any_number_of_rows_needs_a_kernel_for_each_class_of_them() -> None:
     assert "a kernel for each GEMM is faster" in dynamic.apart
 
 
+def test_its_kernel_is_that_of_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "_index", lambda region: 0)
+    monkeypatch.setattr(resolver, "planner_gpu", lambda device: "h200")
+    monkeypatch.setattr(resolver, "shelved", lambda *call: None)
+    graph = the_only(found(half(EdgeBlock()), *inputs(EdgeBlock(), 32, 128)))
+    region = lowered(graph.candidates[0])
+    (source,) = jit.sources(region)
+    assert source.plan == plan_chain(region.lowered.spec, "h200", resolver.m_class(ROWS))  # type: ignore[arg-type]
+    assert source.name.startswith("cf_sm90_chain_bf16_")
+
+
 # --- what is said of it -----------------------------------------------------------------------------------
 
 
@@ -369,6 +382,24 @@ def test_values(kind: type[nn.Module], dynamic: bool) -> None:
     assert all(verdict.chain for verdict in log.verdicts())
     assert len(log.compiles()) == 1
     assert sum("comfuse" in call for call in calls) == len(MODELS[kind])
+
+
+@pytest.mark.parametrize("name, chained", [("graph_network", 2), ("dlrm_mlp", 4), ("llama3_8b", 3)])
+def test_published_models(name: str, chained: int) -> None:
+    """As test_models.py has them, which runs them without chains."""
+    pytest.importorskip("transformers", reason="needs the dev extra")
+    from bench.models import MODELS as PUBLISHED
+    from bench.models.step import Step, allowed, beyond, distances, truth
+
+    torch._dynamo.reset()
+    step = Step.of(PUBLISHED[name], PUBLISHED[name].small, training=False, dropout=False)
+    exact = truth(step)
+    bounds = allowed(step.copy().results(), exact)
+    with enable(force=True):
+        own = step.copy()
+        found = own.results(torch.compile(own.module, backend=interpreted, fullgraph=True, dynamic=False))
+    assert beyond(distances(found, exact), bounds) == []
+    assert sum(bool(verdict.chain) for verdict in log.verdicts()) == chained
 
 
 def test_through_the_code_generator() -> None:
