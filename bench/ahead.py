@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from bench.providers import Provider
 from bench.workloads import Workload
-from comfuse.build import BuiltKernel, build, jobs_that_fit
+from comfuse.build import BuiltKernel, Source, build, jobs_that_fit
 from comfuse.generator.emit import KernelSource
 
 
 def build_all(
-    sources: Iterable[KernelSource], say: Callable[[str], None] = print, jobs: int | None = None
+    sources: Iterable[Source], say: Callable[[str], None] = print, jobs: int | None = None
 ) -> dict[str, BuiltKernel | Exception]:
-    """Build KernelSources, each name once: the libraries, or the errors, by name.
+    """Build sources, each name once: the libraries, or the errors, by name.
 
     ``say`` gets a line now and then.
     """

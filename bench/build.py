@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from bench import providers, workloads
+from bench import clock, providers, workloads
 from bench.ahead import build_all, sources_of
 from bench.workloads.models import select_models
 
@@ -22,7 +22,7 @@ def main() -> int:
         "--models", nargs="+", default=[], metavar="NAME", help="workloads of models, or models"
     )
     options = parser.parse_args()
-    sources = []
+    sources = [clock.source()]
     for family in options.families:
         if family == "plain":
             sources += sources_of(providers.OWN, workloads.select("postnorm"))

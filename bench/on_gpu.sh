@@ -4,7 +4,7 @@
 #   bench/on_gpu.sh                          all stages
 #   bench/on_gpu.sh build tests plain        some of them, in this order
 #
-# Stages: build tests chains random sanitizer plain overhead bench rmsnorm graphs build-models models b2b
+# Stages: build tests chains random sanitizer plain overhead bench rmsnorm graphs build-models models b2b profile
 # Environment:
 #   OUT              results and logs go here (default: bench/results)
 #   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
@@ -18,7 +18,7 @@ cd "$(dirname "$0")/.."
 
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=(build tests random sanitizer plain overhead bench graphs models)
-known=" build tests chains random sanitizer plain overhead bench rmsnorm graphs build-models models b2b "
+known=" build tests chains random sanitizer plain overhead bench rmsnorm graphs build-models models b2b profile "
 for s in "${stages[@]}"; do
   [[ $known == *" $s "* ]] || { echo "no stage '$s'; there are:$known" >&2 && exit 2; }
 done
@@ -108,6 +108,10 @@ run_stage() {
     b2b) COMFUSE_CHAINS=1 stage b2b 400 python3 -m bench b2b --processes 1 --output "$out" ${B2B_ARGS:-} ;;
     # shellcheck disable=SC2086
     rmsnorm) stage rmsnorm 500 python3 -m bench rmsnorm --processes 1 --output "$out" ${RMSNORM_ARGS:-} ;;
+    profile) # the counters that the notes ask for
+      stage profile 240 python3 -m bench.profile graphs-gelu_backward-16384x4096x1024 \
+        graphs-rmsnorm-8192x4096x4096 postnorm-16384x768x768 --output "$out"
+      ;;
     # Tuning takes Inductor minutes: the budget ends the run between two workloads.
     # shellcheck disable=SC2086
     models) stage models 560 python3 -m bench models --budget 420 --output "$out" \

@@ -22,7 +22,10 @@ from bench.workloads import Workload, by_name
 
 @dataclass(frozen=True)
 class Row:
-    """One provider on one workload in one process, without a time if it failed or was refused."""
+    """One provider on one workload in one process, without a time if it failed or was refused.
+
+    ``mhz``: the SMs' clock while it ran.
+    """
 
     workload: str
     provider: str
@@ -30,6 +33,7 @@ class Row:
     us: float | None = None
     low: float | None = None
     high: float | None = None
+    mhz: float | None = None
     error: float | None = None
     eager_error: float | None = None
     setup_seconds: float | None = None
@@ -149,6 +153,7 @@ class Summary:
     to_floor: Spread | None
     errors: dict[str, float]
     eager_error: float | None
+    mhz: dict[str, float]
 
 
 def summarise(rows: Sequence[Row]) -> list[Summary]:
@@ -184,6 +189,7 @@ def _summarise(workload: Workload, rows: list[Row]) -> Summary:
         if r.error is not None:
             errors[r.provider] = max(r.error, errors.get(r.provider, 0.0))
     eager = [r.eager_error for r in rows if r.eager_error is not None]
+    clocks = {p: [r.mhz for r in rows if r.provider == p and r.mhz is not None] for p in providers}
     return Summary(
         workload,
         us={p: s for p, s in us.items() if s},
@@ -192,6 +198,7 @@ def _summarise(workload: Workload, rows: list[Row]) -> Summary:
         to_floor=over_processes(lambda t: t["comfuse"] / workload.floor_us if "comfuse" in t else None),
         errors=errors,
         eager_error=max(eager, default=None),
+        mhz={p: median(found) for p, found in clocks.items() if found},
     )
 
 
@@ -219,7 +226,7 @@ def table(rows: Sequence[Row], tablefmt: str = "github") -> str:
         " or ".join(dict.fromkeys(s.workload.axes for s in summaries)),
         *(f"{PROVIDERS[p].title} us (/mm)" for p in providers),
     ]
-    headers += ["ComFuse/mm", "goal", "vs best Inductor", "/floor", "error", "eager's"]
+    headers += ["ComFuse/mm", "goal", "vs best Inductor", "/floor", "error", "eager's", "MHz mm, ComFuse"]
     body = [_cells(s, providers) for s in summaries]
     body.append(_geomeans(summaries, providers))
     text = tabulate(body, headers, tablefmt=tablefmt, disable_numparse=True)
@@ -243,7 +250,8 @@ def _cells(s: Summary, providers: list[str]) -> list[str]:
     error = f"{s.errors['comfuse']:.1e}" if "comfuse" in s.errors else "-"
     eager = f"{s.eager_error:.1e}" if s.eager_error is not None else "-"
     ours = ratio.text() if ratio else "-"
-    return [w.label, *map(time, providers), ours, _goal(s), speedup, floor, error, eager]
+    clocks = ", ".join(f"{s.mhz[p]:.0f}" if p in s.mhz else "-" for p in ("mm", "comfuse"))
+    return [w.label, *map(time, providers), ours, _goal(s), speedup, floor, error, eager, clocks]
 
 
 def goal_met(s: Summary) -> bool | None:
@@ -275,4 +283,4 @@ def _geomeans(summaries: list[Summary], providers: list[str]) -> list[str]:
     ratios = ["" if p == "mm" else f"({mean(s.to_mm.get(p) for s in summaries)})" for p in providers]
     comfuse = mean(s.to_mm.get("comfuse") for s in summaries)
     speedup = mean((s.speedup for s in summaries), "x")
-    return ["geomean", *ratios, comfuse, "", speedup, mean(s.to_floor for s in summaries), "", ""]
+    return ["geomean", *ratios, comfuse, "", speedup, mean(s.to_floor for s in summaries), "", "", ""]

@@ -24,6 +24,7 @@ def measure(w: Workload, chosen: tuple[Provider, ...], process: int, rounds: int
     """Verify every provider on one workload, then time those that are right side by side."""
     import torch
 
+    from bench.clock import SmClock
     from bench.programs import make_inputs
     from bench.rivals import UnsuitableError
     from bench.verify import Reference, poisoned
@@ -58,13 +59,11 @@ def measure(w: Workload, chosen: tuple[Provider, ...], process: int, rounds: int
         except Exception as e:  # one provider's failure, whatever it is, must not stop the others
             fact["failure"] = f"{type(e).__name__}: {e}".strip().splitlines()[0][:300]
             torch.cuda.synchronize()  # raises again if the CUDA context is lost: then this process ends
-    times = timing.time_interleaved(graphs, rounds) if graphs else {}
-    rows = []
-    for p in chosen:
-        t = times.get(p.name)
-        spread = {} if t is None else {"us": t.us, "low": t.low, "high": t.high}
-        rows.append(Row(w.name, p.name, process, **spread, **facts[p.name]))
-    return rows
+    if graphs:
+        clock = SmClock()
+        for name, t in timing.time_interleaved(graphs, rounds, around=clock.watch).items():
+            facts[name] |= {"us": t.us, "low": t.low, "high": t.high, "mhz": clock.mhz(name)}
+    return [Row(w.name, p.name, process, **facts[p.name]) for p in chosen]
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import median
 
@@ -69,8 +70,12 @@ def time_interleaved(
     graphs: Mapping[str, Captured],
     rounds: int,
     launches: int = LAUNCHES_PER_GRAPH,
+    around: Callable[[str], AbstractContextManager[object]] = nullcontext,
 ) -> dict[str, Timing]:
-    """Replay the graphs in turn, each round starting with another one."""
+    """Replay the graphs in turn, each round starting with another one.
+
+    ``around`` gets the name of each graph and is entered around each replay, outside of what is timed.
+    """
     names = list(graphs)
     samples: dict[str, list[float]] = {name: [] for name in names}
     for round_number in range(WARM_UP_ROUNDS + rounds):
@@ -79,9 +84,10 @@ def time_interleaved(
             time.sleep(REST_SECONDS)
             begin = torch.cuda.Event(enable_timing=True)
             end = torch.cuda.Event(enable_timing=True)
-            begin.record()
-            graphs[name].replay()
-            end.record()
+            with around(name):
+                begin.record()
+                graphs[name].replay()
+                end.record()
             end.synchronize()
             if round_number >= WARM_UP_ROUNDS:
                 samples[name].append(begin.elapsed_time(end) / launches * 1000)

@@ -30,6 +30,7 @@ def measure(
     """
     import torch
 
+    from bench.clock import SmClock
     from bench.models import MODELS
     from bench.models.ahead import explained
     from bench.models.reference import Reference
@@ -66,11 +67,12 @@ def measure(
         except Exception as e:  # one provider's failure, whatever it is, must not stop the others
             fact["failure"] = f"{type(e).__name__}: {e}".strip().splitlines()[0][:300]
             torch.cuda.synchronize()  # raises again if the CUDA context is lost: then this process ends
-    times = timing.time_interleaved(graphs, rounds, LAUNCHES) if graphs else {}
+    if graphs:
+        clock = SmClock()
+        for name, t in timing.time_interleaved(graphs, rounds, LAUNCHES, clock.watch).items():
+            facts[name] |= {"us": t.us, "low": t.low, "high": t.high, "mhz": clock.mhz(name)}
     for p in chosen:
-        t = times.get(p.name)
-        spread = {} if t is None else {"us": t.us, "low": t.low, "high": t.high}
-        yield record(Row(w.name, p.name, process, **spread, **facts[p.name]))
+        yield record(Row(w.name, p.name, process, **facts[p.name]))
     if process == 0 and any(p.ours for p in chosen):
         graphs.clear()  # a reset of TorchDynamo frees what they replay
         try:

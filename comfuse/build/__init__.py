@@ -208,12 +208,12 @@ def _compile(
     log = folder / "build.log"
     try:
         library = compile_cuda(name, text, folder, toolkit, cutlass, tick)
+        facts = ptxas.facts(log.read_text(errors="replace"))
+        if facts["messages"]:  # a kernel that waits for each of its products: slow at best
+            raise BuildError(name, text, log, "\n".join(["ptxas objects:", *facts["messages"]]))
     except BuildError as e:
         kept = cache.keep_failed(name, {f"{name}.cu": text, "build.log": log})
         raise BuildError(name, kept / f"{name}.cu", kept / "build.log", e.message) from None
-    facts = ptxas.facts(log.read_text(errors="replace"))
-    for message in facts["messages"]:
-        _LOGGER.warning("%s: ptxas %s", name, message)
     if facts["spill_bytes"]:
         _LOGGER.warning("%s: %d bytes of register spills", name, facts["spill_bytes"])
     manifest = manifest_of(source) | {

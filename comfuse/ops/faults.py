@@ -16,6 +16,8 @@ from comfuse.reference import SPEC_DTYPES
 #: Element types of x and weight.
 AB_DTYPES: dict[torch.dtype, DType] = {torch.bfloat16: DType.BF16, torch.float16: DType.FP16}
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+#: What autocast knows of the devices that x may be on; meta it does not.
+AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def autocast_dtype(factors: Sequence[Tensor]) -> torch.dtype | None:
     they have one dtype that kernels take, and where one has a dtype that autocast leaves alone.
     """
     device = factors[0].device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if device not in AUTOCAST_DEVICES or not torch.is_autocast_enabled(device):
         return None
     first = factors[0].dtype
     if first in AB_DTYPES and all(factor.dtype == first for factor in factors):

@@ -70,6 +70,30 @@ def test_the_library_stands_alone(cache_dir: Path) -> None:
     }
 
 
+SERIALISED = """
+__device__ void multiply(float (&d)[4], uint64_t a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(a), "l"(b));
+}
+__global__ void multiplies(float* p, uint64_t a, uint64_t b) {
+  float d[4] = {};
+  multiply(d, a, b);
+  d[0] += p[0];  // while the first product may still be under way
+  multiply(d, a, b);
+  asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  for (int i = 0; i < 4; ++i) p[4 * threadIdx.x + i] = d[i];
+}
+"""
+
+
+def test_serialised_products_are_a_failed_build(cache_dir: Path) -> None:
+    source = Source("cf_serialised", trivial("cf_serialised").text + SERIALISED)
+    with pytest.raises(BuildError, match=r"ptxas objects:\n\(C75\d\d\)") as caught:
+        build(source)
+    assert caught.value.source.is_file()
+    assert find_built(source) is None
+
+
 def test_a_changed_text_or_flag_is_another_entry(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = build(trivial())
     assert find_built(trivial()) == built

@@ -85,7 +85,6 @@ def test_kernels_do_not_spill(plan: KernelPlan) -> None:
     facts = built.info["ptxas"]
     assert facts["functions"] == 1
     assert facts["spill_bytes"] == 0
-    assert facts["messages"] == []
     assert built.info["plan"]["schedule"] == plan.schedule
     assert built.info["spec"] == plan.spec.text()
     assert library.load(built).workspace_bytes(1) >= 0

@@ -118,14 +118,20 @@ def test_gated_layer_in_training() -> None:
     forward, backward = found(Gated("silu", False).bfloat16(), half(48, WIDTH).requires_grad_(), train=True)
     assert len(forward.outputs["mm+mm_1"]) == 3, "both products are stored for the backward pass"
     # The activation is computed again, from the products, inside the region that needs its slope.
-    assert backward.regions["mm_4"] == "mm neg exp add div mul mul sigmoid mul sub mul add mul"
+    slope = "mul sub mul add mul"
+    assert backward.regions["mm_4"] in (
+        f"mm neg exp add div mul mul sigmoid {slope}",
+        f"mm neg exp add div mul mul reciprocal mul {slope}",  # torch 2.11 writes the logistic function out
+    )
     inputs = {candidate.anchors[0].name: candidate.inputs for candidate in backward.candidates}
     assert {"mm", "mm_1"} < {node.name for node in inputs["mm_4"]}
     # The sum of two products goes to the later; the earlier enters as a tile.
     assert "mm_6" in {node.name for node in inputs["mm_8"]}
-    assert (
-        backward.left["mm_6"] == "nothing to fuse behind it: add_4: it is fused with another matrix product"
-    )
+    (later,) = (c for c in backward.candidates if c.anchors[0].name == "mm_8")
+    reasons = {
+        f"nothing to fuse behind it: {node}: it is fused with another matrix product" for node in later.nodes
+    }
+    assert backward.left["mm_6"] in reasons
 
 
 def test_graph_network() -> None:
@@ -135,7 +141,12 @@ def test_graph_network() -> None:
         "addmm_1": "addmm var_mean sub add rsqrt mul mul add add",
     }
     _, backward = found(GraphNetwork().bfloat16(), half(100, WIDTH).requires_grad_(), train=True)
-    assert backward.regions == {"mm": "mm sigmoid mul sub mul add mul sum", "mm_2": "mm add"}
+    product = backward.regions.pop("mm")
+    assert product in (  # the latter in torch 2.11
+        "mm sigmoid mul sub mul add mul sum",
+        "mm neg exp add reciprocal mul mul sub mul add mul sum",
+    )
+    assert backward.regions == {"mm_2": "mm add"}
 
 
 def test_autocast_folds_its_casts() -> None:

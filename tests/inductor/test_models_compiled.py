@@ -121,7 +121,9 @@ def test_two_threads_compile_at_once() -> None:
 
     def first_call(_: int) -> list[str]:
         barrier.wait()
-        with torch._inductor.config.patch(force_disable_caches=True):  # another thread's patch may not hold here
+        with torch._inductor.config.patch(
+            force_disable_caches=True
+        ):  # another thread's patch may not hold here
             return beyond(distances(step.results(compiled), exact), bounds)
 
     with ThreadPoolExecutor(2) as pool:
