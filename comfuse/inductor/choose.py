@@ -152,15 +152,16 @@ def _verdict(found: Found, fused: bool, reason: str, times: Estimate | None = No
 
 
 def of_anchors(found: Found, verdict: Verdict) -> list[Verdict]:
-    """The verdict for each GEMM of a region; those of a chain name each other."""
+    """The verdict for each GEMM of a region; those of a fused chain name each other."""
     candidates = found.candidate.links or (found.candidate,)
+    anchors = found.candidate.anchors if verdict.fused else ()
     return [
         replace(
             verdict,
             anchor=anchor.name,
             location=location(anchor),
             shape=_shape(anchor, link.spec),
-            chain=tuple(other.name for other in found.candidate.anchors if other not in candidate.anchors),
+            chain=tuple(other.name for other in anchors if other not in candidate.anchors),
         )
         for candidate, link in zip(candidates, found.lowered.links, strict=True)
         for anchor in candidate.anchors

@@ -32,6 +32,7 @@ from comfuse.inductor.nodes import (
     is_free,
     is_reduction,
     over_rows,
+    source,
     tensor,
 )
 from comfuse.inductor.pair import partner
@@ -149,8 +150,7 @@ class _Contest:
 
     def _join(self) -> None:
         """Makes chains of parts that follow each other; others learn why they are none."""
-        bare = [self._part((anchor,)).part.candidate() for anchor in self._left]
-        joined, apart = chains.join([*self._candidates, *bare], self._field.order)
+        joined, apart = chains.join([*self._candidates, *self._bare()], self._field.order)
         inside = {anchor.name for chain in joined for anchor in chain.anchors}
         others = [replace(c, apart=apart.get(c.anchors[0].name, "")) for c in self._candidates]
         chained = [self._with_links(chain) for chain in joined]
@@ -158,6 +158,22 @@ class _Contest:
         self._verdicts = [
             replace(v, apart=apart.get(v.anchor, "")) for v in self._verdicts if v.anchor not in inside
         ]
+
+    def _bare(self) -> list[Candidate]:
+        """The parts of GEMMs without a kernel that may be in a chain.  No two overlap."""
+        middles = {source(factors(anchor)[0]) for anchor in self._anchors if holds_tensor(factors(anchor)[0])}
+        parts: list[Part] = []
+        for anchor in sorted(self._left, key=self._field.order.__getitem__):
+            ended = self._part((anchor,))
+            if not ended.part.nodes & middles and source(factors(anchor)[0]) not in self._field.taken:
+                continue
+            part, _ = self._accepted(ended, bare=True)
+            if part is not None:
+                parts.append(part)
+                self._field.take(part.nodes)
+        for part in parts:
+            self._field.give_back(part.nodes)
+        return [part.candidate() for part in parts]
 
     def _with_links(self, chain: Candidate) -> Candidate:
         """A chain that knows what its links are without it."""
@@ -183,13 +199,16 @@ class _Contest:
             self._settle((anchor,))
         return self._candidates, self._verdicts
 
-    def _accepted(self, ended: _Ended) -> tuple[Part | None, str]:
-        """The part as far as the front end takes it; or None, and why there is none."""
+    def _accepted(self, ended: _Ended, *, bare: bool = False) -> tuple[Part | None, str]:
+        """The part as far as the front end takes it; or None, and why there is none.
+
+        ``bare``: also a part that is not worth a kernel.
+        """
         refusal = ""
         for _ in range(_ATTEMPTS):
             part = ended.part
             reason = self._idle(ended)
-            if reason:
+            if reason and not bare:
                 return None, f"{reason}: {refusal or _end(part)}"
             try:
                 lowered(part.candidate())

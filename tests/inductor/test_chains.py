@@ -180,6 +180,37 @@ def test_a_chain_holds_what_is_not_worth_a_kernel_alone(monkeypatch: pytest.Monk
     assert graph.left["mm_1"].startswith("nothing to fuse behind it but a bias")
 
 
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_chains_that_meet(force: bool, bias: bool) -> None:
+    """What follows both goes to one of them."""
+
+    def program(x: Tensor, w0: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tensor:
+        both = F.relu(x @ w0.t()) @ w1.t() + F.silu(x @ w2.t()) @ w3.t()
+        return both + b if bias else both
+
+    args = (rows(ROWS), *weights(H, D), *weights(H, D), rows())
+    graph = the_only(found(program, *args, force=force))
+    inside = [node for candidate in graph.candidates for node in candidate.nodes]
+    assert len(inside) == len(set(inside))
+    assert [len(candidate.links) for candidate in graph.candidates] == [2, 2]
+    torch._dynamo.reset()
+    with enable(force=force, gpu="h200"):
+        y = torch.compile(program, backend=interpreted, fullgraph=True)(*args)
+    exact = program(*(t.double() for t in args))
+    assert error(y, exact) <= max(2 * error(program(*args), exact), 2**-8)
+
+
+def test_a_chain_ends_where_the_front_end_does() -> None:
+    """At a number that only the host can read."""
+
+    def program(x: Tensor, w0: Tensor, w1: Tensor, scale: Tensor) -> Tensor:
+        return F.relu(x @ w0.t()) @ w1.t() * scale
+
+    graph = the_only(found(program, rows(ROWS), *weights(H, D), torch.tensor(2.0)))
+    assert graph.regions == {"mm+mm_1": "mm relu mm"}
+
+
 # --- which are not ----------------------------------------------------------------------------------------
 
 
