@@ -37,21 +37,23 @@ def lower(captured: Captured) -> Lowered:
     found = cut(captured)
     if found is None:
         return _of_one_link(captured)
-    return joined(found, _of_one_link(found.first), lower(found.rest))
+    return joined(found, _of_one_link(found.first, "middle"), lower(found.rest))
 
 
-def _of_one_link(captured: Captured) -> Lowered:
+def _of_one_link(captured: Captured, unnamed: str = "y") -> Lowered:
+    """``unnamed``: what results are called that the user gave no name."""
     try:
-        return _Walk(captured, None).lowered()
+        return _Walk(captured, None, unnamed).lowered()
     except UseSideBySide as wanted:
-        return _Walk(captured, wanted.split).lowered()
+        return _Walk(captured, wanted.split, unnamed).lowered()
 
 
 class _Walk:
     """One pass over the graph."""
 
-    def __init__(self, captured: Captured, split: SideBySide | None) -> None:
+    def __init__(self, captured: Captured, split: SideBySide | None, unnamed: str) -> None:
         self._captured = captured
+        self._unnamed = unnamed
         self._low = Lowering(captured, split)
         self._gemms: dict[int, Value] = {}
         self._names = value_names(captured.graph.nodes)
@@ -179,7 +181,7 @@ class _Walk:
         low, products = self._low, self._low.products
         assert products.a is not None
         rows, sources = products.rows()
-        results = Results(low, rows, self._captured.outputs, self._user_names)
+        results = Results(low, rows, self._captured.outputs, self._user_names, self._unnamed)
         builder = low.builder
         builder.n, builder.k, builder.dtype = products.n, products.k, SPEC_DTYPES[products.dtype]
         builder.products, builder.batched = len(products.b), products.batch > 1

@@ -193,6 +193,17 @@ def test_the_chain_is_that_of_the_named_op() -> None:
     )
 
 
+def test_names() -> None:
+    def program(x, w0, w1):
+        hidden = F.relu(x @ w0.t())
+        return hidden @ w1.t()
+
+    for fn, middle in ((program, "hidden"), (plain, "middle")):
+        chain = trace(fn, x(), weight(), second())
+        assert isinstance(chain, ChainSpec)
+        assert [link.outputs[0].name for link in chain.links] == [middle, "y"]
+
+
 def test_under_autocast() -> None:
     args = (x().float(), weight().float(), row().float(), second().float(), out().float())
     with torch.autocast("cpu", torch.bfloat16):
