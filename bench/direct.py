@@ -22,6 +22,7 @@ from comfuse.generator.chain import ChainSpec
 from comfuse.generator.emit import KernelSource
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.spec import DType, FusedSpec, Space
+from comfuse.ops import programs
 from comfuse.reference import TORCH_DTYPES
 
 
@@ -89,7 +90,8 @@ def arguments_of(w: Workload, i: Inputs, spec: FusedSpec | ChainSpec) -> Argumen
         return Arguments(i.x, [i.w0, i.w1], tensors, [w.eps] * every.count("eps"))
     if not isinstance(w, NormWorkload):
         call = trace_region(program(w), i.tensors()).bind(i.tensors())
-        return Arguments(call.a, call.b, call.operands, call.scalars)
+        factors, operands = programs.parse(spec.text()).split(call.b, call.operands)
+        return Arguments(call.a, factors, operands, call.scalars)
     assert isinstance(i, NormInputs)
     values = {"eps": w.eps, "weight_offset": w.weight_offset}
     names = [o.name for o in spec.operands]

@@ -20,10 +20,10 @@ from bench.workloads import ChainWorkload, NormWorkload, Workload
 from comfuse import ops
 from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
-from comfuse.generator.emit import KernelSource, emit, emit_chain
+from comfuse.generator.emit import KernelSource, emit
 from comfuse.generator.errors import PlanError
 from comfuse.generator.plan import SHAPES, SHAPES_OF_TWO, TileShape
-from comfuse.generator.plan.chain import CHAIN_SHAPES, ChainShape, force_chain, plan_chain
+from comfuse.generator.plan.chain import CHAIN_SHAPES, ChainShape, force_chain
 from comfuse.generator.spec import DType
 from comfuse.library import tuned
 from comfuse.ops.resolver import m_class
@@ -131,10 +131,7 @@ def _stock(variant: stock.Variant) -> Callable[[Workload, Inputs], Call]:
 
 def _planned(w: Workload) -> KernelSource:
     """What ComFuse's resolver takes for it."""
-    spec = spec_of(w)
-    if isinstance(spec, ChainSpec):
-        return emit_chain(plan_chain(spec, m=m_class(w.m)))
-    return emit(tuned.plan(spec, m=m_class(w.m)))
+    return emit(tuned.plan(spec_of(w), m=m_class(w.m)))
 
 
 def own_gemm(schedule: str, n: int, k: int) -> KernelSource:
@@ -166,7 +163,7 @@ def _forced_chain(shape: ChainShape) -> Provider:
         spec = spec_of(w)
         if not isinstance(spec, ChainSpec):
             raise PlanError("a plan of a chain, and this is a single GEMM")
-        return emit_chain(force_chain(spec, shape, m=m_class(w.m)))
+        return emit(force_chain(spec, shape, m=m_class(w.m)))
 
     name = f"chain-{shape.name}"
     return Provider(name, name, launching(source), rounds_once=True, source=source)

@@ -13,11 +13,12 @@ from comfuse import calibration, fallbacks
 from comfuse.errors import ComFuseError
 from comfuse.frontend import TraceError, trace_region, unfused
 from comfuse.generator.chain import ChainSpec
-from comfuse.generator.emit import emit, emit_chain
+from comfuse.generator.emit import emit
 from comfuse.generator.errors import PlanError
 from comfuse.generator.kernels import kernels
-from comfuse.generator.plan import Gpu, KernelPlan, Refusal, candidates
-from comfuse.generator.plan.chain import ChainPlan, ChainRefusal, chain_candidates, plan_chain
+from comfuse.generator.plan import Gpu, KernelPlan, candidates
+from comfuse.generator.plan.chain import ChainPlan
+from comfuse.generator.plan.program import Considered
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import tuned
 from comfuse.plan_text import kernel_text, phases_text, program_text, shape_text
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 Spec = FusedSpec | ChainSpec
 Plan = KernelPlan | ChainPlan
-Considered = tuple[KernelPlan | Refusal, ...] | tuple[ChainPlan | ChainRefusal, ...]
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,7 @@ def explain(
 def _explain_spec(title: str, spec: Spec, m: int | None, gpu: Gpu) -> Explanation:
     counts = fallbacks.counts()
     try:
-        considered = _candidates(spec, gpu, m)
-        chosen = plan_chain(spec, gpu, m) if isinstance(spec, ChainSpec) else tuned.plan(spec, gpu, m)
+        considered, chosen = candidates(spec, gpu, m), tuned.plan(spec, gpu, m)
     except PlanError as e:
         return Explanation(
             title,
@@ -141,16 +140,12 @@ def _explain_spec(title: str, spec: Spec, m: int | None, gpu: Gpu) -> Explanatio
             stages=_stages(spec, gpu, m),
             fallbacks=counts,
         )
-    return Explanation(title, m, spec, _name(chosen), chosen, considered=considered, fallbacks=counts)
-
-
-def _candidates(spec: Spec, gpu: Gpu, m: int | None) -> Considered:
-    return chain_candidates(spec, gpu, m) if isinstance(spec, ChainSpec) else candidates(spec, gpu, m)
+    return Explanation(title, m, spec, emit(chosen).name, chosen, considered=considered, fallbacks=counts)
 
 
 def _considered(spec: Spec, gpu: Gpu, m: int | None) -> Considered:
     try:
-        return _candidates(spec, gpu, m)
+        return candidates(spec, gpu, m)
     except ComFuseError:  # the program as a whole is refused, which is said already
         return ()
 
@@ -164,10 +159,6 @@ def _stages(spec: Spec, gpu: Gpu, m: int | None) -> tuple[KernelPlan, ...]:
         return tuple(tuned.plan(part, gpu, m) for part in parts) if len(parts) > 1 else ()
     except ComFuseError:  # several kernels are no help either
         return ()
-
-
-def _name(p: Plan) -> str:
-    return (emit_chain(p) if isinstance(p, ChainPlan) else emit(p)).name
 
 
 # --- for people -----------------------------------------------------------------------------------------
@@ -198,7 +189,7 @@ def _text(e: Explanation) -> list[str]:
 
 
 def _plan(p: Plan, kernel: str | None = None) -> list[str]:
-    name = kernel or _name(p)
+    name = kernel or emit(p).name
     return ["", "phases", *phases_text(p), "", _heading(p.gpu), *kernel_text(p, name)]
 
 

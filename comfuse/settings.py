@@ -101,7 +101,8 @@ STRICT: Variable[bool] = Variable(
 )  # fmt: skip
 CHAINS: Variable[bool] = Variable(
     "COMFUSE_CHAINS", _boolean, lambda: False, "0 or 1",
-    "1: run two GEMMs back to back as one kernel; these kernels have not run on a GPU yet",
+    "1: run two GEMMs back to back as one kernel, and have torch.compile look for such pairs; these kernels "
+    "have not run on a GPU yet",
 )  # fmt: skip
 LOG: Variable[str] = Variable(
     "COMFUSE_LOG", _choice("debug", "info", "warning", "error"), lambda: "warning",

@@ -7,6 +7,5 @@ same bytes on any machine.  The stages, in order::
 
 and of GEMMs back to back, link by link up to the plan::
 
-    chain -> chain.normalize_chain -> deferral.defer -> phases.split -> plan.chain.plan_chain
-          -> emit.emit_chain
+    chain -> chain.normalize_chain -> deferral.defer -> phases.split -> plan.plan -> emit.emit
 """

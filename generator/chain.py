@@ -15,7 +15,7 @@ from itertools import pairwise
 from comfuse.generator.errors import SpecError
 from comfuse.generator.passes import normalize
 from comfuse.generator.passes.infer import spaces
-from comfuse.generator.spec import SPEC_VERSION, FusedSpec, Space
+from comfuse.generator.spec import SPEC_VERSION, FusedSpec, Operand, Output, Space
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,15 @@ class ChainSpec:
     def last(self) -> FusedSpec:
         """The link whose outputs are stored."""
         return self.links[-1]
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """Of all links."""
+        return tuple(operand for link in self.links for operand in link.operands)
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        return self.last.outputs
 
 
 def parse_program(text: str) -> FusedSpec | ChainSpec:

@@ -31,7 +31,7 @@ def kernels_of(report: Report, gpu: str) -> list[KernelSource]:
     """The kernels of the regions of a model whose numbers of rows are known."""
     regions = {(row.verdict.spec, row.verdict.shape[0]) for row in report.rows if row.verdict.fused}
     return [
-        emit(tuned.plan(step.stage.spec, gpu, resolver.m_class(int(rows))))
+        emit(tuned.plan(step.spec, gpu, resolver.m_class(int(rows))))
         for text, rows in sorted(regions)
         for step in steps(programs.parse(text).spec)
     ]

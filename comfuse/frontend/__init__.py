@@ -13,13 +13,15 @@ from comfuse.frontend.errors import TraceError
 from comfuse.frontend.fuse import FusedFunction, fuse, unfused
 from comfuse.frontend.region import TracedRegion
 from comfuse.frontend.trace import trace_region
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import FusedSpec
 
 __all__ = ["FusedFunction", "TraceError", "TracedRegion", "fuse", "trace", "trace_region", "unfused"]
 
 
-def trace(fn: Callable[..., Any], *example_inputs: Any) -> FusedSpec:
-    """What ``fn`` computes, as a spec: one GEMM and everything behind it.
+def trace(fn: Callable[..., Any], *example_inputs: Any) -> FusedSpec | ChainSpec:
+    """What ``fn`` computes: a spec, of one GEMM and everything behind it; or a chain of two, where the result
+    of the first is the left factor of the second and nothing else reads it.
 
     Args:
         fn: a function of tensors and numbers.  Among its tensors are A, ``(..., K)``, and a weight

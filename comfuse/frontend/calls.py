@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -14,11 +14,13 @@ from torch.utils import _pytree as pytree
 from comfuse import ops
 from comfuse.frontend.arguments import Arrangement, converted, count_copy
 from comfuse.frontend.axes import row_major, same_strides
-from comfuse.frontend.lowered import Lowered, OwnForm, Read, ResultForm
+from comfuse.frontend.forms import OwnForm, ResultForm
+from comfuse.frontend.lowered import Lowered, Read
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.kernels import kernels
 from comfuse.generator.plan import Gpu
 from comfuse.generator.spec import FusedSpec, Major, Space
-from comfuse.generator.stages import Source, Stage
+from comfuse.generator.stages import Source
 from comfuse.ops import programs
 from comfuse.ops.resolver import calibrated_gpu
 from comfuse.reference import TORCH_DTYPES
@@ -31,28 +33,39 @@ RunInto = Callable[[str, Tensor, Tensor, Sequence[Tensor], Sequence[float], Sequ
 
 
 class BoundCall(NamedTuple):
-    """The tensors and scalars of one call, in the order of the spec.  ``b`` has one for each product."""
+    """The tensors and scalars of one call, as :func:`comfuse.ops.region` takes them behind the text."""
 
     a: Tensor
-    b: list[Tensor]
+    b: Tensor
     operands: list[Tensor]
     scalars: list[float]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel of a region."""
+    """One kernel of a region.
+
+    Attributes:
+        text: of ``spec``.
+        spec: what it computes.
+        operands, outputs: where they come from and what they are of the whole, as of
+            :class:`~comfuse.generator.stages.Stage`; of a chain those of all links.
+    """
 
     text: str
-    stage: Stage
+    spec: FusedSpec | ChainSpec
+    operands: tuple[Source, ...]
+    outputs: tuple[int | None, ...]
 
 
-def steps(spec: FusedSpec, gpu: str | Gpu = "h200", m: int | None = None) -> tuple[Step, ...]:
+def steps(spec: FusedSpec | ChainSpec, gpu: str | Gpu = "h200", m: int | None = None) -> tuple[Step, ...]:
     """The kernels of a region for ``m`` rows, or any number of them, in the order in which they run."""
-    found = kernels(spec, gpu, m)
-    if len(found) == 1:  # as it was traced, with the user's names
-        found = (replace(found[0], spec=spec),)
-    return tuple(Step(stage.spec.text(), stage) for stage in found)
+    found = () if isinstance(spec, ChainSpec) else kernels(spec, gpu, m)
+    if len(found) > 1:
+        return tuple(Step(one.spec.text(), one.spec, one.operands, one.outputs) for one in found)
+    # As it was traced, with the user's names.
+    sources = tuple(Source(None, i) for i in range(len(spec.operands)))
+    return (Step(spec.text(), spec, sources, tuple(range(len(spec.outputs)))),)
 
 
 @dataclass(frozen=True)
@@ -73,31 +86,33 @@ class Call:
     # --- arguments ----------------------------------------------------------------------------------
 
     @cached_property
-    def _factors(self) -> list[tuple[int, torch.dtype | None, Arrangement]]:
-        low = self.lowered
-        arranged = [(low.a, low.arrangement_of_a()), *((b, low.arrangement_of_b(b)) for b in low.b)]
-        return [(read.position, read.cast, arrangement) for read, arrangement in arranged]
+    def _arranged(self) -> list[tuple[Read, Arrangement]]:
+        return list(zip(self.lowered.reads, self.lowered.arrangements(), strict=True))
 
     @cached_property
-    def _operands(self) -> list[tuple[int, Arrangement]]:
-        return [(o.position, self.lowered.arrangement_of(o)) for o in self.lowered.operands]
+    def _program(self) -> programs.Program:
+        return programs.parse(self.lowered.spec.text())
 
     def factor_majors(self) -> list[tuple[Read, Arrangement, Major]]:
         """Each factor with its arrangement, and which of its dimensions the kernel wants contiguous."""
-        low = self.lowered
-        majors = [low.spec.a_major, *(low.spec.b_major for _ in low.b)]
-        arrangements = [arrangement for _, _, arrangement in self._factors]
-        return list(zip((low.a, *low.b), arrangements, majors, strict=True))
+        arranged = iter(self._arranged)
+        found = [(*next(arranged), self.lowered.links[0].spec.a_major)]
+        for link in self.lowered.links:
+            found += [(*next(arranged), link.spec.b_major) for _ in link.b]
+            for _ in link.operands:
+                next(arranged)
+        return found
 
     def notes(self, args: Sequence[Any]) -> tuple[str, ...]:
         """What a call with these arguments does beside the kernels: copies and conversions, with reasons."""
         said = []
-        for i, cast, arrangement in (*self._factors, *((i, None, a) for i, a in self._operands)):
-            if cast is not None:
-                said.append(f"{self.names[i]} is converted to {cast} at each call")
-            reason = arrangement.reason_to_copy(args[i])
+        for read, arrangement in self._arranged:
+            name = self.names[read.position]
+            if read.cast is not None:
+                said.append(f"{name} is converted to {read.cast} at each call")
+            reason = arrangement.reason_to_copy(args[read.position])
             if reason:
-                said.append(f"{self.names[i]} is copied at each call: {reason}")
+                said.append(f"{name} is copied at each call: {reason}")
         for number, form in enumerate(self.lowered.results):
             if isinstance(form, ResultForm) and form.copied:
                 said.append(f"result {number} is copied at each call: {_COPIED}")
@@ -106,14 +121,16 @@ class Call:
     @cached_property
     def tensors(self) -> Callable[[Sequence[Any]], BoundCall]:
         """From arguments, which have been checked, to the call's tensors as the op takes them."""
-        (first, a), *others = [(i, self._read(i, cast, arranged)) for i, cast, arranged in self._factors]
-        operands = [(i, self._read(i, None, arranged)) for i, arranged in self._operands]
+        (first, a), (second, b), *operands = [
+            (read.position, self._read(read.position, read.cast, arrangement))
+            for read, arrangement in self._arranged
+        ]
         scalars = self.lowered.scalars
 
         def unpack(args: Sequence[Any]) -> BoundCall:
             return BoundCall(
                 args[first] if a is None else a(args[first]),
-                [args[i] if read is None else read(args[i]) for i, read in others],
+                args[second] if b is None else b(args[second]),
                 [args[i] if read is None else read(args[i]) for i, read in operands],
                 [float(args[i]) for i in scalars],
             )
@@ -146,7 +163,7 @@ class Call:
         """The text of the spec, if the function returns the one output of one kernel as it is."""
         (form, *more) = self.lowered.results
         (step, *others) = self.steps(device)
-        if more or others or not self.structure.is_leaf() or len(self.lowered.spec.outputs) > 1:
+        if more or others or not self.structure.is_leaf() or len(step.outputs) > 1:
             return None
         return step.text if isinstance(form, ResultForm) and self._is_as_stored(form) else None
 
@@ -181,37 +198,37 @@ class Call:
         return pytree.tree_unflatten(flat, self.structure)
 
     def _dtype(self, index: int) -> torch.dtype:
-        return TORCH_DTYPES[self.lowered.spec.outputs[index].dtype]
+        return TORCH_DTYPES[self.lowered.last.outputs[index].dtype]
 
     def _outputs(
         self, call: BoundCall, places: dict[int, Tensor], run: Run, into: RunInto
     ) -> dict[int, Tensor]:
-        """The outputs of the whole spec, one kernel after the other."""
-        tensors, scalars = iter(call.operands), iter(call.scalars)
+        """The outputs of the whole program, one kernel after the other."""
+        factors, rest = self._program.split(call.b, call.operands)
+        tensors, scalars = iter(rest), iter(call.scalars)
         given = [next(scalars if o.space is Space.SCALAR else tensors) for o in self.lowered.spec.operands]
         stored: list[list[Tensor]] = []
         results: dict[int, Tensor] = {}
         for step in self.steps(call.a.device):
-            stage = step.stage
-            operands = [*call.b[1:]]
-            numbers: list[float] = []
-            for source, operand in zip(stage.operands, stage.spec.operands, strict=True):
+            rest, numbers = [], []
+            for source, operand in zip(step.operands, step.spec.operands, strict=True):
                 if operand.space is Space.SCALAR:
-                    numbers.append(given[source.index])  # type: ignore[arg-type]
+                    numbers.append(given[source.index])
                 else:
-                    operands.append(self._of_stage(source, operand.space, given, stored))
-            own = [places.get(-1 if whole is None else whole) for whole in stage.outputs]
+                    rest.append(self._of_stage(source, operand.space, given, stored))
+            program = programs.parse(step.text)
+            b, operands = program.joined(factors, rest)
+            own = [places.get(-1 if whole is None else whole) for whole in step.outputs]
             if all(place is None for place in own):
-                found = run(step.text, call.a, call.b[0], operands, numbers)
+                found = run(step.text, call.a, b, operands, numbers)
             else:
-                found = self._allocated(step.text, call.a, own)
-                into(step.text, call.a, call.b[0], operands, numbers, found)
+                found = self._allocated(program, call.a, own)
+                into(step.text, call.a, b, operands, numbers, found)
             stored.append(found)
-            results |= {whole: y for whole, y in zip(stage.outputs, found, strict=True) if whole is not None}
+            results |= {whole: y for whole, y in zip(step.outputs, found, strict=True) if whole is not None}
         return results
 
-    def _allocated(self, text: str, a: Tensor, own: Sequence[Tensor | None]) -> list[Tensor]:
-        program = programs.parse(text)
+    def _allocated(self, program: programs.Program, a: Tensor, own: Sequence[Tensor | None]) -> list[Tensor]:
         shapes = program.output_shapes(a.shape[:-1])
         return [
             a.new_empty(shape, dtype=dtype) if place is None else place
@@ -226,7 +243,7 @@ class Call:
         tensor = stored[source.stage][source.index]
         if tensor.dim():
             return tensor
-        return tensor.expand(self.lowered.lead_shape if space is Space.COLUMN else (self.lowered.spec.n,))
+        return tensor.expand(self.lowered.lead_shape if space is Space.COLUMN else (self.lowered.last.n,))
 
     # --- results ------------------------------------------------------------------------------------
 
@@ -245,13 +262,13 @@ class Call:
         return output.as_strided(form.shape, strides, output.storage_offset() + start)
 
     def _output_shape(self, form: ResultForm) -> tuple[int, ...]:
-        low = self.lowered
-        n, lead = low.spec.n, low.lead_shape
+        last, lead = self.lowered.last, self.lowered.lead_shape
+        n = last.n
         if form.heads is not None:
             return (*lead[:-1], n // form.heads, lead[-1], form.heads)
         return {
             Space.TILE: (*lead, n),
-            Space.GROUP: (*lead, n // (low.spec.group or 1)),
+            Space.GROUP: (*lead, n // (last.group or 1)),
             Space.COLUMN: lead,
             Space.ROW: (n,),
             Space.SCALAR: (),

@@ -22,12 +22,15 @@ _REMEMBERED = 1024
 
 
 def fuse(fn: Callable[..., Any]) -> FusedFunction:
-    """``fn`` as one fused kernel.
+    """``fn`` as one fused kernel, of one GEMM and what follows it, or of two back to back.
 
     The first call with a new class of arguments (dtypes, ranks, N, K, and what broadcasts where; not M)
     traces ``fn``; the kernel is planned, built and loaded when the first CUDA tensors of that class arrive.
     Later calls launch it.  CPU tensors run the same spec in float32.  Where an input requires grad, ``fn``
     itself runs, which is counted (:mod:`comfuse.fallbacks`) and raises under ``COMFUSE_STRICT=1``.
+
+    A chain of two GEMMs runs as the ops of chains do (:func:`comfuse.ops.fused_mlp`): link by link, counted,
+    where the planner finds that faster for a call's rows.
 
     Works as a decorator.  See :func:`comfuse.trace` for what ``fn`` may be.
 
@@ -92,7 +95,7 @@ class FusedFunction:
         route = self._routes.get(key) or self._new_route(key, args)
         call = route.unpack(args)
         if route.text is not None:
-            return ops.region(route.text, call.a, call.b[0], [*call.b[1:], *call.operands], call.scalars)[0]
+            return ops.region(route.text, *call)[0]
         return route.call.run(call)
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

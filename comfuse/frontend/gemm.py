@@ -10,7 +10,8 @@ import torch
 from comfuse.frontend import axes, views
 from comfuse.frontend.axes import Axis, Dim, Layout
 from comfuse.frontend.errors import TraceError
-from comfuse.frontend.lowered import Read, Rows
+from comfuse.frontend.forms import Rows
+from comfuse.frontend.lowered import Read
 from comfuse.frontend.placing import half_of
 from comfuse.frontend.views import Picked, at, dtype_of, name_of, refuse, shape_of
 

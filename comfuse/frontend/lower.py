@@ -1,4 +1,4 @@
-"""From an aten graph to a spec, and to how its arguments and results belong to it."""
+"""From an aten graph to a spec or a chain, and to how its arguments and results belong to it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import torch
 
 from comfuse.frontend import views
 from comfuse.frontend.capture import Captured
+from comfuse.frontend.chains import cut, joined
 from comfuse.frontend.errors import TraceError
 from comfuse.frontend.gemm import FACTORS, SideBySide
 from comfuse.frontend.handlers import ELEMENTWISE, FILLS, REDUCTIONS, explain_unknown
-from comfuse.frontend.lowered import Lowered
+from comfuse.frontend.lowered import Link, Lowered
 from comfuse.frontend.lowering import Lowering, UseSideBySide
 from comfuse.frontend.names import rename
 from comfuse.frontend.placing import Frame, Joined, Result, Term, Value
@@ -28,22 +29,31 @@ aten = torch.ops.aten
 
 
 def lower(captured: Captured) -> Lowered:
-    """The spec of a captured function.
+    """The spec of a captured function, or the chain where a GEMM's left factor comes from another.
 
     Raises:
         TraceError: no GEMM, too many, or a node that has no place behind it; names the node.
     """
+    found = cut(captured)
+    if found is None:
+        return _of_one_link(captured)
+    return joined(found, _of_one_link(found.first, "middle"), lower(found.rest))
+
+
+def _of_one_link(captured: Captured, unnamed: str = "y") -> Lowered:
+    """``unnamed``: what results are called that the user gave no name."""
     try:
-        return _Walk(captured, None).lowered()
+        return _Walk(captured, None, unnamed).lowered()
     except UseSideBySide as wanted:
-        return _Walk(captured, wanted.split).lowered()
+        return _Walk(captured, wanted.split, unnamed).lowered()
 
 
 class _Walk:
     """One pass over the graph."""
 
-    def __init__(self, captured: Captured, split: SideBySide | None) -> None:
+    def __init__(self, captured: Captured, split: SideBySide | None, unnamed: str) -> None:
         self._captured = captured
+        self._unnamed = unnamed
         self._low = Lowering(captured, split)
         self._gemms: dict[int, Value] = {}
         self._names = value_names(captured.graph.nodes) if captured.named else {}
@@ -171,27 +181,29 @@ class _Walk:
         low, products = self._low, self._low.products
         assert products.a is not None
         rows, sources = products.rows()
-        results = Results(low, rows, self._captured.outputs, self._user_names)
+        results = Results(low, rows, self._captured.outputs, self._user_names, self._unnamed)
         builder = low.builder
         builder.n, builder.k, builder.dtype = products.n, products.k, SPEC_DTYPES[products.dtype]
         builder.products, builder.batched = len(products.b), products.batch > 1
-        lowered = Lowered(
+        link = Link(
             spec=builder.spec(),
+            b=tuple(products.b),
+            operands=tuple(low.operands.reads),
+            scalars=tuple(low.operands.scalars),
+        )
+        lowered = Lowered(
+            links=(link,),
             rows=rows,
             sources=sources or (),
             lead=results.lead,
             a=products.a,
-            b=tuple(products.b),
-            operands=tuple(low.operands.reads),
-            scalars=tuple(low.operands.scalars),
             results=tuple(results.forms),
             reads_rows=sources is None,
         )
-        builder.a_major = self._major(lowered, 0)
-        builder.b_major = self._major(lowered, 1)
+        builder.a_major, builder.b_major = self._majors(lowered, len(products.b))
         spec = rename(builder.spec(), results.names)
         self._check(spec)
-        return lowered.with_spec(spec)
+        return lowered.with_specs(lambda _: spec)
 
     def _check(self, spec: FusedSpec) -> None:
         """Raises what the generator has against a program, with its place in the graph."""
@@ -204,15 +216,12 @@ class _Walk:
                 raise TraceError(str(e)) from e
             raise refuse(origin, f"its value {e.reason}" if isinstance(e, PlanError) else e.reason) from e
 
-    def _major(self, lowered: Lowered, factor: int) -> Major:
-        """Which dimension of a factor is contiguous, for the strides that the function was traced with."""
-        arrangements = (
-            [(lowered.a, lowered.arrangement_of_a())]
-            if factor == 0
-            else [(b, lowered.arrangement_of_b(b)) for b in lowered.b]
-        )
+    def _majors(self, lowered: Lowered, products: int) -> tuple[Major, Major]:
+        """Which dimension of A and of B is contiguous, for the strides that the function was traced with."""
         placeholders = {position: node for node, position in self._captured.arguments.items()}
-        found = {
-            arrangement.major(placeholders[read.position].meta["val"]) for read, arrangement in arrangements
-        }
-        return found.pop() if len(found) == 1 else Major.K
+        a, *b = (
+            arrangement.major(placeholders[read.position].meta["val"])
+            for read, arrangement in zip(lowered.reads, lowered.arrangements(), strict=True)
+        )
+        of_b = set(b[:products])
+        return a, of_b.pop() if len(of_b) == 1 else Major.K

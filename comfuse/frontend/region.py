@@ -11,7 +11,9 @@ from torch.utils import _pytree as pytree
 
 from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from comfuse.frontend.calls import BoundCall, Call
-from comfuse.frontend.lowered import Lowered, Read, Rows
+from comfuse.frontend.forms import Rows
+from comfuse.frontend.lowered import Lowered, Read
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import FusedSpec
 from comfuse.generator.stages import stages
 
@@ -48,17 +50,18 @@ class TracedRegion:
     _calls: dict[tuple[int, ...], Call] = field(default_factory=dict, compare=False, repr=False)
 
     @property
-    def spec(self) -> FusedSpec:
+    def spec(self) -> FusedSpec | ChainSpec:
         return self.lowered.spec
 
     @property
-    def kernels(self) -> tuple[FusedSpec, ...]:
+    def kernels(self) -> tuple[FusedSpec | ChainSpec, ...]:
         """The specs of its kernels, in the order in which they run, for any number of rows.
 
         Raises:
             PlanError: no kernels can run it; names the node and the reason.
         """
-        return tuple(stage.spec for stage in stages(self.spec))
+        spec = self.spec
+        return (spec,) if isinstance(spec, ChainSpec) else tuple(stage.spec for stage in stages(spec))
 
     # --- which calls it takes -----------------------------------------------------------------------
 
@@ -121,7 +124,7 @@ class TracedRegion:
     def _check(self, call: Call, args: Sequence[Any]) -> None:
         low = call.lowered
         read: set[int] = set()
-        for argument in (low.a, *low.b, *low.operands):
+        for argument in low.reads:
             self._check_shape(argument, args)
             read.add(argument.position)
         for i, shape in enumerate(self.shapes):
@@ -158,7 +161,7 @@ class TracedRegion:
         return wrong
 
     def _check_empty(self, args: Sequence[Any]) -> None:
-        needy = next((node for node in self.spec.nodes if node.op in _NEEDS_A_ROW), None)
+        needy = next((node for node in self.lowered.last.nodes if node.op in _NEEDS_A_ROW), None)
         if needy is not None:
             position = self.lowered.a.position
             raise self._shape(

@@ -16,7 +16,7 @@ from comfuse.frontend import axes
 from comfuse.frontend.arguments import arrange
 from comfuse.frontend.axes import Atom, Axis, Shape
 from comfuse.frontend.errors import TraceError
-from comfuse.frontend.lowered import OwnForm, ResultForm, Rows, storage_strides
+from comfuse.frontend.forms import OwnForm, ResultForm, Rows, storage_strides
 from comfuse.frontend.lowering import Lowering
 from comfuse.frontend.placing import Joined, Term, half_of
 from comfuse.frontend.views import Picked, dtype_of, picked, refuse, shape_of
@@ -37,11 +37,17 @@ class Results:
     """
 
     def __init__(
-        self, low: Lowering, rows: Rows, nodes: Sequence[torch.fx.Node], names: dict[int, str]
+        self,
+        low: Lowering,
+        rows: Rows,
+        nodes: Sequence[torch.fx.Node],
+        names: dict[int, str],
+        unnamed: str,
     ) -> None:
         self._low = low
         self._rows = rows
         self._count = len(nodes)
+        self._unnamed = unnamed
         self._indices: dict[tuple[object, ...], int] = {}
         self._inside: int | None = None  # rows between the heads of head-split outputs
         self._cuts = self._cuts_of_operands()  # numbers of rows between which something changes
@@ -76,7 +82,9 @@ class Results:
         full = (value.node, dtype_of(node), key)
         if full not in self._indices:
             self._indices[full] = len(self._indices)
-            name = self.names.get(value.node) or ("y" if self._count == 1 else f"y{number}")
+            name = self.names.get(value.node) or (
+                self._unnamed if self._count == 1 else f"{self._unnamed}{number}"
+            )
             self.names.setdefault(value.node, name)
             heads = key if isinstance(key, int) else None
             dtype = SPEC_DTYPES[dtype_of(node)]

@@ -17,9 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from comfuse.frontend import views
 from comfuse.frontend.capture import Captured, capture
 from comfuse.frontend.errors import TraceError
+from comfuse.frontend.forms import Rows
 from comfuse.frontend.gemm import FACTORS, Products
 from comfuse.frontend.lower import lower
-from comfuse.frontend.lowered import Read, Rows
+from comfuse.frontend.lowered import Read
 from comfuse.frontend.region import TracedRegion
 
 
@@ -65,10 +66,10 @@ def _region(captured: Captured, inputs: Sequence[Any]) -> TracedRegion:
 
 def _holds(fn: Callable[..., Any], region: TracedRegion, inputs: Sequence[Any]) -> bool:
     """Whether the function means the same for other rows."""
-    rows = _other_rows(region.lowered.rows, region.spec.n)
+    rows = _other_rows(region.lowered.rows, {link.spec.n for link in region.lowered.links})
     expected = region.lowered.at(rows)
     others = [*inputs]
-    for read in (expected.a, *expected.b, *expected.operands):
+    for read in expected.reads:
         others[read.position] = _like(inputs[read.position], read.shape)
     try:
         found = _region(capture(fn, others), others)
@@ -77,9 +78,9 @@ def _holds(fn: Callable[..., Any], region: TracedRegion, inputs: Sequence[Any]) 
     return found.lowered == expected
 
 
-def _other_rows(rows: Rows, n: int) -> Rows:
+def _other_rows(rows: Rows, widths: set[int]) -> Rows:
     sizes = [d + 2 * i + 3 for i, d in enumerate(rows.sizes)]
-    while n in sizes or Rows(tuple(sizes)).count == n:
+    while widths & {*sizes, Rows(tuple(sizes)).count}:
         sizes[-1] += 1
     return Rows(tuple(sizes))
 

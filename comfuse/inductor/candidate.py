@@ -14,7 +14,7 @@ from comfuse.inductor.verdict import Verdict
 
 @dataclass(frozen=True)
 class Candidate:
-    """Nodes around one GEMM, or two side by side.  No way out of them leads back in.
+    """Nodes around one GEMM, two side by side, or a chain.  No way out of them leads back in.
 
     Attributes:
         anchors: the GEMMs.
@@ -24,8 +24,10 @@ class Candidate:
         stopped: the first node at each of its borders, and why it ends there.
         shorter: finds candidates that end earlier, the longest first, for where this one does not pay.
         reading: what the front end made of it, and the samples of :class:`Found`, where it was read already.
-        alone: finds, in the place of two GEMMs side by side, a candidate for each, and says why one has none;
-            for where neither this one nor a shorter one pays.
+        alone: finds, in the place of several GEMMs, a candidate for each, or for each link of a chain, and
+            says why one has none; for where neither this one nor a shorter one pays.
+        links: of a chain, the candidates that it joins.
+        apart: why it is not joined with the GEMM ahead of it or behind it; nothing where there is none.
     """
 
     anchors: tuple[Node, ...]
@@ -38,6 +40,8 @@ class Candidate:
     alone: Callable[[], tuple[list[Candidate], list[Verdict]]] | None = field(
         default=None, compare=False, repr=False
     )
+    links: tuple[Candidate, ...] = ()
+    apart: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ calibrated of it, and on no device: it is the same on a machine without one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch.fx import Node
@@ -17,7 +18,7 @@ from comfuse.frontend.calls import steps
 from comfuse.frontend.source import location
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.plan import Gpu, plan
-from comfuse.generator.spec import Space
+from comfuse.generator.spec import FusedSpec, Space
 from comfuse.inductor import measured
 from comfuse.inductor.candidate import Found
 from comfuse.inductor.estimate import Estimate, estimate
@@ -40,7 +41,7 @@ def verdict(found: Found, policy: Policy) -> Verdict:
     refusal = _unsupported(found)
     if refusal:
         return _verdict(found, False, refusal)
-    spec = found.lowered.spec
+    low = found.lowered
     try:
         times = _estimate(found, planned_for(policy))
     except ComFuseError as e:
@@ -48,12 +49,13 @@ def verdict(found: Found, policy: Policy) -> Verdict:
     fused = "holds " + _contents(found)
     if policy.force:
         return _verdict(found, True, fused, times)
-    slower = measured.correction(times.kind, spec.n, spec.k).slower
+    slower = measured.correction(times.kind, low.last.n, low.k).slower
     if slower is not None:
         reason = f"ComFuse was slower than TorchInductor in the bench of such a region, {slower}"
         return _verdict(found, False, reason, times)
     if times.fused_us >= MARGIN * times.unfused_us:
-        reason = f"predicted to take {times.fused_us:.1f} us, and {times.unfused_us:.1f} us in TorchInductor"
+        where = "apart" if len(low.links) > 1 else "in TorchInductor"
+        reason = f"predicted to take {times.fused_us:.1f} us, and {times.unfused_us:.1f} us {where}"
         return _verdict(found, False, reason, times)
     return _verdict(found, True, fused, times)
 
@@ -116,7 +118,7 @@ def _estimate(found: Found, gpu: Gpu) -> Estimate:
     if found.dynamic:
         for step in steps(found.lowered.spec):
             for hint in row_classes(found):
-                plan(step.stage.spec, gpu, hint)
+                plan(step.spec, gpu, hint)
     spec = found.lowered.spec
     return estimate(spec, rows(found), gpu=gpu, template=_has_templates(), drawn=_drawn(found))
 
@@ -139,14 +141,15 @@ def _drawn(found: Found) -> list[int]:
 
 def _verdict(found: Found, fused: bool, reason: str, times: Estimate | None = None) -> Verdict:
     anchor, spec = found.candidate.anchors[0], found.lowered.spec
+    first = found.lowered.links[0].spec
     return Verdict(
         anchor=anchor.name,
         location=location(anchor),
         fused=fused,
         reason=reason,
-        shape=_shape(anchor, found),
+        shape=_shape(anchor, first),
         nodes=len(found.candidate.nodes),
-        reductions=sum(node.op in REDUCTIONS for node in spec.nodes),
+        reductions=_reductions(found),
         outputs=len(spec.outputs),
         spec=spec.text(),
         predicted_us=None if times is None else times.fused_us,
@@ -159,8 +162,28 @@ def _kernels(found: Found) -> tuple[tuple[str, int | None], ...]:
     return tuple((step.text, None if found.dynamic else rows(found)) for step in steps(found.lowered.spec))
 
 
-def _shape(anchor: Node, found: Found) -> tuple[int | str, int | str, int | str]:
-    spec = found.lowered.spec
+def of_anchors(found: Found, verdict: Verdict) -> list[Verdict]:
+    """The verdict for each GEMM of a region; those of a fused chain name each other."""
+    candidates = found.candidate.links or (found.candidate,)
+    anchors = found.candidate.anchors if verdict.fused else ()
+    return [
+        replace(
+            verdict,
+            anchor=anchor.name,
+            location=location(anchor),
+            shape=_shape(anchor, link.spec),
+            chain=tuple(other.name for other in anchors if other not in candidate.anchors),
+        )
+        for candidate, link in zip(candidates, found.lowered.links, strict=True)
+        for anchor in candidate.anchors
+    ]
+
+
+def _reductions(found: Found) -> int:
+    return sum(node.op in REDUCTIONS for link in found.lowered.links for node in link.spec.nodes)
+
+
+def _shape(anchor: Node, spec: FusedSpec) -> tuple[int | str, int | str, int | str]:
     sizes = [size if isinstance(size, int) else str(size) for size in anchor.meta["val"].shape[:-1]]
     return (_product(sizes), spec.n, spec.k)
 
@@ -181,7 +204,7 @@ def _contents(found: Found) -> str:
     spec = found.lowered.spec
     counts = (
         (len(found.candidate.nodes), "operator"),
-        (sum(node.op in REDUCTIONS for node in spec.nodes), "reduction"),
+        (_reductions(found), "reduction"),
         (len(spec.outputs), "output"),
         (len(steps(spec)), "kernel"),
     )

@@ -2,7 +2,8 @@
 
 Each GEMM, or two side by side, is offered what depends on it.  Parts that overlap are settled in the order of
 the bytes that they save, of two equal ones the later first, so that the result of the earlier GEMM enters as
-a tile; the others grow again around what is settled.
+a tile; the others grow again around what is settled.  In the end parts that follow each other are joined to
+chains, also those that are not worth a kernel of their own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch.fx import Graph, Node
 from comfuse.frontend.errors import TraceError
 from comfuse.frontend.lowered import Lowered
 from comfuse.frontend.source import location
+from comfuse.inductor import chains
 from comfuse.inductor.absorb import absorb
 from comfuse.inductor.candidate import Candidate
 from comfuse.inductor.grow import RETURNED, Field, grow
@@ -31,6 +33,7 @@ from comfuse.inductor.nodes import (
     is_free,
     is_reduction,
     over_rows,
+    source,
     tensor,
 )
 from comfuse.inductor.pair import partner
@@ -85,11 +88,13 @@ class _Contest:
         self._candidates: list[Candidate] = []
         self._verdicts: list[Verdict] = []
         self._readings: dict[frozenset[Node], tuple[Lowered, Table]] = {}
+        self._left: list[Node] = []  # GEMMs whose parts are not worth a kernel, or refused
 
     def settle(self) -> tuple[list[Candidate], list[Verdict]]:
         offers = self._offers([anchor for anchor in self._anchors if self._is_product(anchor)])
         for offer in sorted(offers, key=lambda o: (o.saved, self._field.order[o.anchors[-1]]), reverse=True):
             self._settle(offer.anchors)
+        self._join()
         order = self._field.order
         self._candidates.sort(key=lambda c: order[c.anchors[0]])
         places = {anchor.name: i for i, anchor in enumerate(self._anchors)}
@@ -138,12 +143,47 @@ class _Contest:
             for anchor in reversed(anchors):
                 self._settle((anchor,))
         elif part is None:
+            self._left.append(anchors[0])
             self._leave(anchors[0], reason)
         else:
             self._field.take(part.nodes)
             alone = partial(self._alone, part) if len(anchors) > 1 else None
             shorter = partial(self._shorter, part)
             self._candidates.append(replace(self._candidate(part), shorter=shorter, alone=alone))
+
+    def _join(self) -> None:
+        """Makes chains of parts that follow each other; others learn why they are none."""
+        joined, apart = chains.join([*self._candidates, *self._bare()], self._field.order)
+        inside = {anchor.name for chain in joined for anchor in chain.anchors}
+        others = [replace(c, apart=apart.get(c.anchors[0].name, "")) for c in self._candidates]
+        chained = [self._with_links(chain) for chain in joined]
+        self._candidates = [c for c in others if c.anchors[0].name not in inside] + chained
+        self._verdicts = [
+            replace(v, apart=apart.get(v.anchor, "")) for v in self._verdicts if v.anchor not in inside
+        ]
+
+    def _bare(self) -> list[Candidate]:
+        """The parts of GEMMs without a kernel that may be in a chain.  No two overlap."""
+        middles = {source(factors(anchor)[0]) for anchor in self._anchors if holds_tensor(factors(anchor)[0])}
+        parts: list[Part] = []
+        for anchor in sorted(self._left, key=self._field.order.__getitem__):
+            ended = self._part((anchor,))
+            if not ended.part.nodes & middles and source(factors(anchor)[0]) not in self._field.taken:
+                continue
+            part, _ = self._accepted(ended, bare=True)
+            if part is not None:
+                parts.append(part)
+                self._field.take(part.nodes)
+        for part in parts:
+            self._field.give_back(part.nodes)
+        return [part.candidate() for part in parts]
+
+    def _with_links(self, chain: Candidate) -> Candidate:
+        """A chain that knows what its links are without it."""
+        names = {anchor.name for anchor in chain.anchors}
+        candidates = [c for c in self._candidates if c.anchors[0].name in names]
+        verdicts = [v for v in self._verdicts if v.anchor in names]
+        return replace(chain, alone=lambda: (candidates, verdicts))
 
     def _shorter(self, part: Part) -> Iterator[Candidate]:
         """The part ended ahead of its last reduction along rows, ahead of the one before, and so on."""
@@ -162,13 +202,16 @@ class _Contest:
             self._settle((anchor,))
         return self._candidates, self._verdicts
 
-    def _accepted(self, ended: _Ended) -> tuple[Part | None, str]:
-        """The part as far as the front end takes it; or None, and why there is none."""
+    def _accepted(self, ended: _Ended, *, bare: bool = False) -> tuple[Part | None, str]:
+        """The part as far as the front end takes it; or None, and why there is none.
+
+        ``bare``: also a part that is not worth a kernel.
+        """
         refusal = ""
         for _ in range(_ATTEMPTS):
             part = ended.part
             reason = self._idle(ended)
-            if reason:
+            if reason and not bare:
                 return None, f"{reason}: {refusal or _end(part)}"
             try:
                 found = lowered(part.candidate())

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.plan import KernelPlan, plan
+from comfuse.generator.plan.chain import ChainPlan
 from comfuse.generator.plan.gpus import Gpu, find
 from comfuse.generator.spec import FusedSpec, Node, Output, Space
 from comfuse.generator.stages import Stage, stages
@@ -39,18 +41,23 @@ class Estimate:
     """
 
     kind: Kind
-    plans: tuple[KernelPlan, ...]
+    plans: tuple[KernelPlan | ChainPlan, ...]
     fused_us: float
     unfused_us: float
 
 
 def estimate(
-    spec: FusedSpec, m: int, *, gpu: str | Gpu = "h200", template: bool = False, drawn: Iterable[int] = ()
+    program: FusedSpec | ChainSpec,
+    m: int,
+    *,
+    gpu: str | Gpu = "h200",
+    template: bool = False,
+    drawn: Iterable[int] = (),
 ) -> Estimate:
-    """Both times of a region.
+    """Both times of a region.  A chain competes with its links apart, each fused or not.
 
     Args:
-        spec: the region.
+        program: the region.
         m: its rows, all batches together.
         gpu: as for :func:`comfuse.generator.plan.plan`.
         template: whether TorchInductor may put elementwise work behind a GEMM of its own (max-autotune).
@@ -60,8 +67,14 @@ def estimate(
     Raises:
         PlanError: no kernel can run it.
     """
-    kernels = stages(spec)
     target = find(gpu)
+    masks = sum(_LAUNCH_US + 1e6 * count / target.bandwidth for count in drawn)
+    if isinstance(program, ChainSpec):
+        one = plan(program, gpu, max(m, 1))
+        links = [estimate(link, m, gpu=gpu, template=template) for link in program.links]
+        return Estimate(Kind.CHAIN, (one,), one.predicted_us + masks, sum(map(_better_us, links)))
+    spec = program
+    kernels = stages(spec)
     plans = tuple(plan(stage.spec, gpu, max(m, 1)) for stage in kernels)
     kind = kind_of(plans)
     library = _library_us(spec, max(m, 1), target)
@@ -71,8 +84,11 @@ def estimate(
     unfused = gemms + sum(_kernels_us(stage, m, target) for stage in kernels)
     if template and kind in (Kind.ELEMENTWISE, Kind.TWO_PRODUCTS):
         unfused = min(unfused, _TEMPLATE_SHARE * gemms + 1e6 * _template_bytes(spec, m) / target.bandwidth)
-    masks = sum(_LAUNCH_US + 1e6 * count / target.bandwidth for count in drawn)
     return Estimate(kind, plans, max(fused, sum(p.floor_us for p in plans)) + masks, unfused)
+
+
+def _better_us(link: Estimate) -> float:
+    return min(link.fused_us, link.unfused_us)
 
 
 def kind_of(plans: tuple[KernelPlan, ...]) -> Kind:

@@ -71,6 +71,7 @@ class ComFusePass(_Aware or CustomGraphPass):  # type: ignore[misc]
             _cutlass(),
             jit,
             *tuned.identity(),
+            str(settings.chains()),
             *(_built() if jit == "off" else ()),
             *map(repr, others),
         )

@@ -92,7 +92,7 @@ def sources(found: Found) -> list[Source]:
     device = _index(found)
     gpu = resolver.calibrated_gpu(device)
     return [
-        emit(tuned.plan(step.stage.spec, gpu, hint))
+        emit(tuned.plan(step.spec, gpu, hint))
         for step in steps(found.lowered.spec)
         for hint in row_classes(found)
         if resolver.shelved(step.text, _example(hint), device) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -10,14 +9,14 @@ import torch
 from torch.fx import Node
 
 from comfuse.frontend.arguments import Arrangement
-from comfuse.frontend.axes import row_major, same_strides
 from comfuse.frontend.errors import TraceError
+from comfuse.frontend.forms import OwnForm
 from comfuse.frontend.gemm import FACTORS
 from comfuse.frontend.lower import lower
-from comfuse.frontend.lowered import Lowered, OwnForm, ResultForm
+from comfuse.frontend.lowered import Lowered
 from comfuse.frontend.names import rename
 from comfuse.frontend.views import refuse
-from comfuse.generator.spec import FusedSpec, Space
+from comfuse.generator.spec import FusedSpec
 from comfuse.inductor.candidate import Candidate, Found
 from comfuse.inductor.extract import extract
 from comfuse.inductor.symbols import Table, expressions, is_symbolic, samples
@@ -67,20 +66,17 @@ def _lowered(candidate: Candidate, table: Table) -> Lowered:
     vals = {position: node.meta["val"] for node, position in captured.arguments.items()}
     _check_inputs(candidate, found, vals)
     _check_results(candidate, found, captured.outputs)
-    return found.with_spec(_without_names(found.spec))
+    return found.with_specs(_without_names)
 
 
 def _check_inputs(candidate: Candidate, found: Lowered, vals: dict[int, torch.Tensor]) -> None:
     """Refuses inputs that the op would have to be given copies of, or that only the host can read."""
     for position in found.scalars:
         raise _at_reader(candidate, position, "is a number in CPU memory")
-    for factor in (found.a, *found.b):
-        if factor.cast is not None:
-            raise _at_reader(candidate, factor.position, f"is converted to {factor.cast} before the product")
-    factors: list[tuple[int, Arrangement]] = [(found.a.position, found.arrangement_of_a())]
-    factors += [(b.position, found.arrangement_of_b(b)) for b in found.b]
-    operands = [(operand.position, found.arrangement_of(operand)) for operand in found.operands]
-    for position, arrangement in factors + operands:
+    for read, arrangement in zip(found.reads, found.arrangements(), strict=True):
+        position = read.position
+        if read.cast is not None:
+            raise _at_reader(candidate, position, f"is converted to {read.cast} before the product")
         reason = arrangement.reason_to_copy(vals[position])
         if reason:
             raise _at_reader(candidate, position, f"would have to be copied: {reason}")
@@ -103,31 +99,8 @@ def _check_results(candidate: Candidate, found: Lowered, outputs: Iterable[Node]
     for node, copy, form in zip(candidate.outputs, outputs, found.results, strict=True):
         if isinstance(form, OwnForm) and len(form.parts) > 1:
             raise refuse(node, "it is read as a whole, and a kernel stores the halves of its columns apart")
-        if not _is_plain(found, form, copy.meta["val"]):
+        if not found.is_reshaped(form) or not copy.meta["val"].is_contiguous():
             raise refuse(node, "its elements lie in another order than the rows and columns of the GEMM")
-
-
-def _is_plain(found: Lowered, form: ResultForm | OwnForm, val: torch.Tensor) -> bool:
-    if isinstance(form, OwnForm) or form.copied or form.heads is not None:
-        return False
-    shape, contiguous = form.shape, row_major(form.shape)
-    strides, start = found.strides_of(form)
-    is_whole = start == 0 and math.prod(shape) == _output_size(found, form.space)
-    return is_whole and all(same_strides(s, contiguous, shape) for s in (strides, val.stride()))
-
-
-def _output_size(found: Lowered, space: Space) -> int:
-    """The elements of an output of the op; 0 where each batch has its own."""
-    rows, n = found.rows.count, found.spec.n
-    by_batch = found.spec.batched and space in (Space.ROW, Space.SCALAR)
-    sizes = {
-        Space.TILE: rows * n,
-        Space.GROUP: rows * (n // (found.spec.group or n)),
-        Space.COLUMN: rows,
-        Space.ROW: n,
-        Space.SCALAR: 1,
-    }
-    return 0 if by_batch else sizes[space]
 
 
 def _without_names(spec: FusedSpec) -> FusedSpec:

@@ -20,6 +20,7 @@ class Kind(Enum):
     ROWS = "a reduction that its rows wait for"
     ROWS_TWICE = "reductions that its rows wait for, one after the other"
     TWO_PRODUCTS = "two products"
+    CHAIN = "GEMMs back to back"
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
 from comfuse.frontend.arguments import Arrangement
 from comfuse.frontend.calls import Step, steps
-from comfuse.frontend.lowered import ResultForm
+from comfuse.frontend.forms import ResultForm
 from comfuse.frontend.views import refuse
 from comfuse.generator.spec import Space
 from comfuse.generator.stages import Source
 from comfuse.inductor.candidate import Found
 from comfuse.inductor.emitter import Emitter, Size, product, sort
 from comfuse.inductor.symbols import concrete, is_symbolic
+from comfuse.ops import programs
 from comfuse.ops.schema import ALONE, FIXED, GENERAL, MAX_FIXED
 
 aten = torch.ops.aten
@@ -101,25 +102,24 @@ class _Region:
 
     # --- arguments ----------------------------------------------------------------------------------
 
-    def _factors(self) -> tuple[Node, list[Node]]:
-        low, spec = self._lowered, self._lowered.spec
-        a = self._arranged(low.a.position, low.arrangement_of_a(), (*self._lead, spec.k))
-        shape = (*self._lead[:1], spec.n, spec.k) if spec.batched else (spec.n, spec.k)
-        b = []
-        for read in low.b:
-            arrangement = low.arrangement_of_b(read)
-            b.append(self._arranged(read.position, arrangement, shape[-len(arrangement.shape) :]))
-        return a, b
-
-    def _operands(self) -> list[Node]:
-        low, n = self._lowered, self._lowered.spec.n
-        shapes = {Space.ROW: (n,), Space.COLUMN: self._lead, Space.TILE: (*self._lead, n)}
-        nodes = []
-        for read in low.operands:
-            arrangement = low.arrangement_of(read)
-            shape = shapes[read.space]
-            nodes.append(self._arranged(read.position, arrangement, shape[-len(arrangement.shape) :]))
-        return nodes
+    def _inputs(self) -> tuple[Node, list[Node], list[Node]]:
+        """A, the other factors and the operands, link by link."""
+        low = self._lowered
+        arrangements = iter(low.arrangements())
+        a = self._arranged(low.a.position, next(arrangements), (*self._lead, low.k))
+        b, operands = [], []
+        for link in low.links:
+            n, k = link.spec.n, link.spec.k
+            shape = (*self._lead[:1], n, k) if low.batched else (n, k)
+            for read in link.b:
+                found = next(arrangements)
+                b.append(self._arranged(read.position, found, shape[-len(found.shape) :]))
+            shapes = {Space.ROW: (n,), Space.COLUMN: self._lead, Space.TILE: (*self._lead, n)}
+            for operand in link.operands:
+                found = next(arrangements)
+                whole = shapes[operand.space]
+                operands.append(self._arranged(operand.position, found, whole[-len(found.shape) :]))
+        return a, b, operands
 
     def _arranged(self, position: int, arrangement: Arrangement, shape: Sequence[Size]) -> Node:
         """An input as the op takes it.  One with symbolic rows is read whole, dimension by dimension."""
@@ -140,16 +140,16 @@ class _Region:
     # --- kernels ------------------------------------------------------------------------------------
 
     def _outputs(self) -> dict[int, Node]:
-        """The outputs of the whole spec, one kernel after the other."""
-        a, b = self._factors()
-        given = self._operands()
+        """The outputs of the whole program, one kernel after the other."""
+        a, b, given = self._inputs()
         stored: list[list[Node]] = []
         outputs: dict[int, Node] = {}
         for step in steps(self._lowered.spec):
-            read = zip(step.stage.operands, step.stage.spec.operands, strict=True)
+            read = zip(step.operands, step.spec.operands, strict=True)
             operands = [self._of_stage(source, o.space, given, stored) for source, o in read]
-            stored.append(self._run(step, a, b[0], [*b[1:], *operands]))
-            outputs |= {i: y for i, y in zip(step.stage.outputs, stored[-1], strict=True) if i is not None}
+            first, rest = programs.parse(step.text).joined(b, operands)
+            stored.append(self._run(step, a, first, rest))
+            outputs |= {i: y for i, y in zip(step.outputs, stored[-1], strict=True) if i is not None}
         return outputs
 
     def _of_stage(
@@ -160,12 +160,12 @@ class _Region:
         node = stored[source.stage][source.index]
         if node.meta["val"].dim():
             return node
-        sizes = self._emit.sizes(self._lead if space is Space.COLUMN else (self._lowered.spec.n,), node)
+        sizes = self._emit.sizes(self._lead if space is Space.COLUMN else (self._lowered.last.n,), node)
         return self._emit.call(aten.expand.default, node, sizes)
 
     def _run(self, step: Step, a: Node, b: Node, operands: Sequence[Node]) -> list[Node]:
         """A kernel's outputs."""
-        count = len(step.stage.outputs)
+        count = len(step.outputs)
         if count in FIXED and len(operands) <= MAX_FIXED:
             run = self._emit.call(FIXED[count][len(operands)], step.text, a, b, *operands)
             if count == 1:
@@ -182,7 +182,7 @@ def _lead(found: Found) -> tuple[Size, ...]:
     if not found.dynamic:
         return found.lowered.lead_shape
     (*rows, _) = found.candidate.anchors[0].meta["val"].shape
-    if found.lowered.spec.batched:
+    if found.lowered.batched:
         return tuple(rows)
     inputs = [node.meta["val"] for node in found.candidate.inputs]
     named = {concrete(size, found.table): size for val in inputs for size in getattr(val, "shape", ())}

@@ -233,7 +233,7 @@ def _measured(rows: Sequence[Row], gpu: str) -> Iterator[str]:
     """How many kernels of what is fused were chosen by measurement, if any was."""
     fused = dict.fromkeys((row.verdict.spec, row.verdict.shape[0]) for row in rows if row.verdict.fused)
     plans = [
-        tuned.plan(step.stage.spec, gpu, m)
+        tuned.plan(step.spec, gpu, m)
         for text, m in fused
         if isinstance(m, int)
         for step in steps(programs.parse(text).spec, gpu, m)
@@ -282,8 +282,15 @@ def _cells(row: Row) -> tuple[str, ...]:
         _us(v.unfused_us),
         _us(row.measured_us),
         _us(row.unfused_measured_us),
-        "fused" if v.fused else f"left: {_line(v.reason)}",
+        _answer(v),
     )
+
+
+def _answer(v: Verdict) -> str:
+    if v.chain:
+        return f"fused (chain with {', '.join(v.chain)})"
+    answer = "fused" if v.fused else f"left: {_line(v.reason)}"
+    return f"{answer}; {_line(v.apart)}" if v.apart else answer
 
 
 def _us(time: float | None) -> str:

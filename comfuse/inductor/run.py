@@ -11,8 +11,7 @@ from torch.fx import Graph, Node
 from comfuse import fallbacks
 from comfuse.errors import FallbackError, ToolchainError
 from comfuse.frontend.errors import TraceError
-from comfuse.frontend.source import location
-from comfuse.inductor import choose, contest, jit, lowerer
+from comfuse.inductor import chains, choose, contest, jit, lowerer
 from comfuse.inductor.candidate import Candidate, Found
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.replace import replace
@@ -55,6 +54,7 @@ def run(graph: Graph, policy: Policy, *, build: bool = True) -> list[Verdict]:
         raise
     except Exception as e:
         return verdicts + [left for found, _ in chosen for left in _left_after(e, found.candidate, found)]
+    apart = {anchor.name: c.apart for c in candidates for anchor in c.anchors}
     now: dict[Node, Node] = {}  # what took the place of outputs of regions
     for (found, _), verdict in zip(chosen, settled, strict=True):
         inputs = tuple(now.get(node, node) for node in found.candidate.inputs)
@@ -62,16 +62,17 @@ def run(graph: Graph, policy: Policy, *, build: bool = True) -> list[Verdict]:
         try:
             if verdict.fused:
                 now |= replace(graph, changed(found, candidate=candidate))
-            verdicts += [changed(verdict, anchor=a.name, location=location(a)) for a in candidate.anchors]
+            verdicts += choose.of_anchors(found, verdict)
         except Exception as e:
             verdicts += _left_after(e, candidate, found)
-    return verdicts
+    return [changed(v, apart=v.apart or apart.get(v.anchor, "")) for v in verdicts]
 
 
 def _chosen(found: Found, policy: Policy) -> tuple[list[tuple[Found, Verdict]], list[Verdict]]:
     """The longest region of a candidate that pays, with its verdict; the whole of it where none does.
 
-    Of two GEMMs side by side each may have a region instead, or a verdict that says why it has none.
+    Of two GEMMs side by side each may have a region instead, or a verdict that says why it has none; so may
+    each link of a chain.
     """
     whole = found, choose.verdict(found, policy)
     if whole[1].fused:
@@ -85,6 +86,12 @@ def _chosen(found: Found, policy: Policy) -> tuple[list[tuple[Found, Verdict]], 
         candidates, left = found.candidate.alone()
         chosen = [_chosen(lowerer.lowered(candidate), policy) for candidate in candidates]
         regions = [region for regions, _ in chosen for region in regions]
+        left = [*left, *(verdict for _, others in chosen for verdict in others)]
+        if found.candidate.links:
+            apart = chains.apart(*found.candidate.links, whole[1].reason)
+            return [(f, changed(v, apart=apart[v.anchor])) for f, v in regions], [
+                changed(v, apart=apart[v.anchor]) for v in left
+            ]
         if any(verdict.fused for _, verdict in regions):
             return regions, left
     return [whole], []

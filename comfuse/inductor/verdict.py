@@ -20,9 +20,12 @@ class Verdict:
         outputs: tensors that the region stores.
         spec: the region's spec, as text; empty where it was left before there was one.
         predicted_us: predicted time of the fused kernel, in microseconds.
-        unfused_us: predicted time of what TorchInductor would run instead, in microseconds.
+        unfused_us: predicted time of what would run instead, in microseconds: TorchInductor's kernels, of a
+            chain the faster of that and a fused kernel for each link.
         kernels: of a fused one, the programs of its kernels, each with its number of rows, None where that is
             symbolic.
+        chain: the other GEMMs of its kernel where it is one of GEMMs back to back.
+        apart: why it is not fused with the GEMM ahead of it or behind it, where there is one.
     """
 
     anchor: str
@@ -37,3 +40,5 @@ class Verdict:
     predicted_us: float | None = None
     unfused_us: float | None = None
     kernels: tuple[tuple[str, int | None], ...] = ()
+    chain: tuple[str, ...] = ()
+    apart: str = ""

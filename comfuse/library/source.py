@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan import Gpu
-from comfuse.generator.plan.chain import plan_chain
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import tuned
 
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
 def source_of(program: FusedSpec | ChainSpec, gpu: str | Gpu, rows: int | None) -> KernelSource:
     """The kernel for ``rows`` rows, None for many.  Raises SpecError and PlanError."""
-    from comfuse.generator.emit import emit, emit_chain  # the template engine waits for the first build
+    from comfuse.generator.emit import emit  # the template engine waits for the first build
 
-    if isinstance(program, ChainSpec):
-        return emit_chain(plan_chain(program, gpu, rows))
     return emit(tuned.plan(program, gpu, rows))

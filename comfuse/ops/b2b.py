@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from comfuse.generator import catalog
-from comfuse.generator.spec import Space
-from comfuse.ops.chain_op import ChainOp
+from comfuse.generator.chain import ChainSpec
+from comfuse.generator.spec import DType, Space
 from comfuse.ops.faults import Argument
 from comfuse.ops.linear import fused_gemm
+from comfuse.ops.named import NamedOp
 
 
 def fused_b2b_gemm(
@@ -63,7 +66,7 @@ def fused_b2b_gemm(
         BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
         FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
     """
-    return _OP(x, (w0, b0, residual0, w1, b1, residual1), (activation0, activation1))
+    return _OP(x, w0, (b0, residual0, w1, b1, residual1), (activation0, activation1))  # type: ignore[no-any-return]
 
 
 def _unfused(
@@ -81,17 +84,21 @@ def _unfused(
     return fused_gemm(middle, w1, b1, activation1, residual1)
 
 
-_OP = ChainOp(
+def _program(n: int, k: int, h: int, dtype: DType, *, layouts: catalog.Layouts, **rest: Any) -> ChainSpec:
+    return catalog.b2b(n, k, h, dtype, strided=layouts.strided, **rest)
+
+
+_OP = NamedOp(
     "fused_b2b_gemm",
-    catalog.b2b,
+    _program,
     [
-        Argument("w0", None, required=True),
         Argument("b0", Space.ROW),
         Argument("residual0", Space.TILE),
-        Argument("w1", None, required=True),
+        Argument("w1", None, required=True, begins_layer=True),
         Argument("b1", Space.ROW),
         Argument("residual1", Space.TILE),
     ],
     _unfused,
+    weight="w0",
     options=dict.fromkeys(("activation0", "activation1"), (None, *catalog.ACTIVATIONS)),
 )

@@ -25,13 +25,15 @@ class Argument:
     """A tensor that a named op takes besides x and its weight.
 
     ROW: (N,).  COLUMN: the leading sizes of x.  TILE: (..., N), or what broadcasts to it.  The latter two may
-    also come with the leading sizes flattened to M.  None: another weight, of the first one's shape.
+    also come with the leading sizes flattened to M.  None: another weight, of the first one's shape; or, if
+    it ``begins_layer``, that of the next layer, (N, H) behind one of H columns; what follows belongs to it.
     """
 
     name: str
     space: Space | None
     dtypes: tuple[torch.dtype, ...] = FLOATS
     required: bool = False
+    begins_layer: bool = False
 
     def spec_dtype(self, dtype: torch.dtype) -> DType:
         """Raises LookupError where the argument may not have this dtype."""
@@ -66,6 +68,33 @@ def of_tensors(
     op: str, x: Any, weight: tuple[str, Any], arguments: Sequence[tuple[Argument, Any]]
 ) -> ArgumentError | None:
     """``weight``: its name and value; ``arguments``: the others with theirs, None for what was left out."""
+    layers = [i for i, (argument, _) in enumerate(arguments) if argument.begins_layer]
+    if not layers:
+        return _of_layer(op, x, weight, arguments)
+    own, (following, w1), rest = arguments[: layers[0]], arguments[layers[0]], arguments[layers[0] + 1 :]
+    fault = _of_layer(op, x, weight, own) or _of_next(op, weight, following.name, w1)
+    if fault is not None:
+        return fault
+    # What the next layer reads, without memory.
+    middle = x.new_empty(()).expand(*x.shape[:-1], weight[1].shape[0])
+    return of_tensors(op, middle, (following.name, w1), rest)
+
+
+def _of_next(op: str, weight: tuple[str, Tensor], name: str, w1: Any) -> ArgumentError | None:
+    """What is wrong with the weight of the layer behind that of ``weight``."""
+    if not isinstance(w1, Tensor):
+        return ArgumentError(op, name, f"of type {type(w1).__name__}", "a torch.Tensor")
+    h = weight[1].shape[0]
+    if w1.ndim == 2 and w1.shape[1] == h:
+        return None
+    hint = "transpose it" if w1.ndim == 2 and w1.shape[0] == h else ""
+    allowed = f"(N, H) with H = {h}, the rows of {weight[0]}"
+    return ShapeError(op, name, f"of shape {tuple(w1.shape)}", allowed, hint)
+
+
+def _of_layer(
+    op: str, x: Any, weight: tuple[str, Any], arguments: Sequence[tuple[Argument, Any]]
+) -> ArgumentError | None:
     given = [(argument, value) for argument, value in arguments if argument.required or value is not None]
     for name, value in [("x", x), weight, *((argument.name, value) for argument, value in given)]:
         if not isinstance(value, Tensor):

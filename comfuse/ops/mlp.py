@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 from torch import Tensor
@@ -11,11 +12,11 @@ from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import DType, Space
 from comfuse.ops.autograd.function import spread
-from comfuse.ops.chain_op import ChainOp
 from comfuse.ops.faults import Argument
 from comfuse.ops.gated import fused_gated_gemm
 from comfuse.ops.layernorm import fused_gemm_layernorm
 from comfuse.ops.linear import fused_gemm
+from comfuse.ops.named import NamedOp
 from comfuse.ops.rmsnorm import fused_gemm_rmsnorm
 
 _NAME = "fused_mlp"
@@ -93,8 +94,11 @@ def fused_mlp(
         _refuse("norm_weight", norm_weight, "there is no norm")
     if norm != "layernorm":
         _refuse("norm_bias", norm_bias, "the norm is no layernorm")
-    tensors = (w_gate, w0, b_gate, b0, w1, b1, residual, norm_weight, norm_bias)
-    return _OP(x, tensors, (activation, norm, residual_position), () if norm is None else (eps,))
+    outer = (w1, b1, residual, norm_weight, norm_bias)
+    options, scalars = (activation, norm, residual_position), () if norm is None else (eps,)
+    if w_gate is None:
+        return _PLAIN(x, w0, (b0, *outer), options, scalars)  # type: ignore[no-any-return]
+    return _GATED(x, w_gate, (w0, b_gate, b0, *outer), options, scalars)  # type: ignore[no-any-return]
 
 
 def _refuse(name: str, given: Any, why: str) -> None:
@@ -102,12 +106,20 @@ def _refuse(name: str, given: Any, why: str) -> None:
         raise ArgumentError(_NAME, name, "given", f"None, as {why}")
 
 
-def _unfused(
-    x: Tensor,
-    w_gate: Tensor | None,
-    w0: Tensor,
-    b_gate: Tensor | None,
-    b0: Tensor | None,
+def _plain(x: Tensor, w0: Tensor, b0: Tensor | None, *rest: Any) -> Tensor:
+    activation = rest[5]
+    return _outer(fused_gemm(x, w0, b0, activation), *rest)
+
+
+def _gated(
+    x: Tensor, w_gate: Tensor, w0: Tensor, b_gate: Tensor | None, b0: Tensor | None, *rest: Any
+) -> Tensor:
+    activation = rest[5]
+    return _outer(fused_gated_gemm(x, w_gate, w0, b_gate, b0, activation), *rest)
+
+
+def _outer(
+    middle: Tensor,
     w1: Tensor,
     b1: Tensor | None,
     residual: Tensor | None,
@@ -118,10 +130,6 @@ def _unfused(
     position: Position,
     eps: float = 0.0,
 ) -> Tensor:
-    if w_gate is None:
-        middle = fused_gemm(x, w0, b0, activation)
-    else:
-        middle = fused_gated_gemm(x, w_gate, w0, b_gate, b0, activation)
     if norm is None:
         return fused_gemm(middle, w1, b1, None, residual)
     if norm == "rmsnorm":
@@ -133,28 +141,34 @@ def _unfused(
     return (y + spread(residual, y)).to(y.dtype)
 
 
-def _program(n: int, k: int, h: int, dtype: DType, *, w_gate: DType | None, **rest: Any) -> ChainSpec:
-    return catalog.mlp(n, k, h, dtype, gated=w_gate is not None, **rest)
+def _program(n: int, k: int, h: int, dtype: DType, *, layouts: catalog.Layouts, **rest: Any) -> ChainSpec:
+    return catalog.mlp(n, k, h, dtype, strided=layouts.strided, **rest)
 
 
-_OP = ChainOp(
+_OUTER = (
+    Argument("w1", None, required=True, begins_layer=True),
+    Argument("b1", Space.ROW),
+    Argument("residual", Space.TILE),
+    Argument("norm_weight", Space.ROW),
+    Argument("norm_bias", Space.ROW),
+)
+_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "activation": (None, *catalog.ACTIVATIONS),
+    "norm": (None, "layernorm", "rmsnorm"),
+    "residual_position": ("before", "after"),
+}
+_PLAIN = NamedOp(_NAME, _program, [Argument("b0", Space.ROW), *_OUTER], _plain, weight="w0", options=_OPTIONS)
+_GATED = NamedOp(
     _NAME,
-    _program,
+    partial(_program, gated=True),
     [
-        Argument("w_gate", None),
         Argument("w0", None, required=True),
         Argument("b_gate", Space.ROW),
         Argument("b0", Space.ROW),
-        Argument("w1", None, required=True),
-        Argument("b1", Space.ROW),
-        Argument("residual", Space.TILE),
-        Argument("norm_weight", Space.ROW),
-        Argument("norm_bias", Space.ROW),
+        *_OUTER,
     ],
-    _unfused,
-    options={
-        "activation": (None, *catalog.ACTIVATIONS),
-        "norm": (None, "layernorm", "rmsnorm"),
-        "residual_position": ("before", "after"),
-    },
+    _gated,
+    weight="w_gate",
+    options=_OPTIONS,
+    variant="with a gate",
 )

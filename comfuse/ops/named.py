@@ -1,10 +1,10 @@
 """What the named ops share: the fast path, and what happens where it is not taken.
 
-A named op is a :class:`NamedOp`: the catalogue's program, the arguments that it takes, and what runs where
-gradients are wanted (:mod:`comfuse.ops.autograd`).  A call looks up the text of its spec by the properties of
-its arguments, and calls the dispatcher op.  Nothing is checked before: the dispatcher op checks shapes,
-dtypes and devices against the spec.  When anything on this path fails, :mod:`comfuse.ops.faults` looks at the
-arguments again, by the names that the user knows.
+A named op is a :class:`NamedOp`: the catalogue's program, of one layer or a chain of them, the arguments that
+it takes, and what runs where gradients are wanted (:mod:`comfuse.ops.autograd`).  A call looks up the text of
+its program by the properties of its arguments, and calls the dispatcher op.  Nothing is checked before: the
+dispatcher op checks shapes, dtypes and devices against the program.  When anything on this path fails,
+:mod:`comfuse.ops.faults` looks at the arguments again, by the names that the user knows.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from torch import Tensor
 from comfuse import fallbacks
 from comfuse.errors import ArgumentError, GradientError
 from comfuse.generator.catalog import Layouts
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import FusedSpec, Major, Space
 from comfuse.ops import faults
 from comfuse.ops.calls import region_out
 from comfuse.ops.faults import AB_DTYPES, Argument
 from comfuse.ops.resolver import translate
-from comfuse.ops.schema import ALONE, FIXED, GENERAL, MAX_FIXED
+from comfuse.ops.schema import ALONE, FIXED, GENERAL
 from comfuse.ops.tracing import constant_when_traced
 
 _OPS: dict[str, NamedOp] = {}
-_SAVING = "for a backward"  # behind the name of an op whose program is saved
+_SAVING = "for a backward"  # the variant whose program is saved
 _is_tracing = torch.compiler.is_dynamo_compiling
 _is_grad_enabled = torch.is_grad_enabled
 
@@ -45,21 +46,23 @@ class NamedOp:
 
     Attributes:
         name: as the user calls it.
-        program: a program of the catalogue.  It takes ``arguments`` and ``options`` by their names.
-        arguments: the tensors besides x and the weight, in the order of a call's operands: further weights
-            first, then the operands of the program.  Each may be None.
+        program: a program of the catalogue, called with N, K, of a chain the columns H of what lies between,
+            and a dtype.  It takes ``arguments`` and ``options`` by their names.
+        arguments: the tensors besides x and the weight, in the order of a call's operands: for each layer its
+            weights first, then the operands of the program.  Each may be None.
         options: what else the program depends on, by name: the values that are allowed.
         gradient: the op with a gradient, called with x, the weight, and the rest of a call in order where any
-            of them requires one.  It runs this op by :func:`run`.  None refuses such a call.
+            of them requires one.  It runs this op by :func:`run`, or others.  None refuses such a call.
         weight: name of the first factor B.
         outputs: how many tensors it returns; a tuple of them if there are several.
         saved: how many more the program stores for a backward where it is told to be ``saved``.
+        variant: tells apart several of one name.
     """
 
     def __init__(
         self,
         name: str,
-        program: Callable[..., FusedSpec],
+        program: Callable[..., FusedSpec | ChainSpec],
         arguments: Sequence[Argument],
         gradient: Callable[..., Any] | None = None,
         *,
@@ -67,27 +70,39 @@ class NamedOp:
         weight: str = "weight",
         outputs: int = 1,
         saved: int = 0,
+        variant: str = "",
     ) -> None:
         self.name = name
+        self.key = f"{name} {variant}".strip()
         self.program = program
         self.arguments = tuple(arguments)
         self.options = options or {}
         self.gradient = gradient
         self.weight = weight
-        self.tiles = tuple(i for i, argument in enumerate(arguments) if argument.space is Space.TILE)
-        self.forms = FIXED.get(outputs) or (_general,) * (MAX_FIXED + 1)
+        #: Of the weights that begin further layers, where they are among the tensors.
+        self.layers = tuple(i for i, argument in enumerate(arguments) if argument.begins_layer)
+        #: Where tiles are, and the weights of their layers; None is the first.
+        self.tiles = tuple(
+            (i, max((w for w in self.layers if w < i), default=None))
+            for i, argument in enumerate(arguments)
+            if argument.space is Space.TILE
+        )
+        fixed = FIXED.get(outputs, ())
+        general = _general if outputs > 1 else _general_of_one
+        self.forms = fixed + (general,) * (len(arguments) + 1 - len(fixed))
         self.texts: dict[tuple[Any, ...], str] = {}
-        _OPS[name] = self
+        _OPS[self.key] = self
         self.saving = self
         if saved:
             self.saving = NamedOp(
-                f"{name} {_SAVING}",
+                name,
                 partial(program, saved=True),
                 arguments,
                 gradient,
                 options=options,
                 weight=weight,
                 outputs=outputs + saved,
+                variant=_SAVING,
             )
 
     def __call__(
@@ -119,10 +134,14 @@ class NamedOp:
                         return self._with_gradient(x, weight, tensors, options, scalars)
                     key.append(tensor.dtype)
                     present.append(tensor)
+            for i in self.layers:
+                key.append(tensors[i].shape)  # type: ignore[union-attr]
             plain = x.is_contiguous() and weight.is_contiguous()
-            for i in self.tiles:
+            for i, layer in self.tiles:
                 tile = tensors[i]
-                plain = plain and (tile is None or tile.numel() * k == x.numel() * n)
+                if tile is not None:
+                    columns = n if layer is None else tensors[layer].shape[0]  # type: ignore[union-attr]
+                    plain = plain and tile.numel() * k == x.numel() * columns
             if not plain:
                 key.append(self._layouts(x, weight, tensors))
             text = None if _is_tracing() else self.texts.get(tuple(key))
@@ -165,6 +184,8 @@ class NamedOp:
                 self.name,
                 "an input requires a gradient, which it does not have: call it under torch.no_grad()",
             )
+        if self.layers:  # what runs instead knows its arguments by other names
+            self._check(x, weight, tensors, options)
         x, weight, tensors = self._converted(x, weight, tensors)
         return self.gradient(x, weight, *tensors, *options, *scalars)
 
@@ -189,11 +210,12 @@ class NamedOp:
         x, weight, tensors = self._converted(x, weight, tensors)
         if weight.shape[1] == 0:
             x, weight, tensors = self._without_products(x, weight, tensors, options)
-        n, k = weight.shape
+        columns = [weight.shape[0], *(tensors[i].shape[0] for i in self.layers)]  # type: ignore[union-attr]
         dtypes = [None if tensor is None else tensor.dtype for tensor in tensors]
         layouts = self._layouts(x, weight, tensors, out)
         # index: the shape of a weight is no symbol.
-        text = _text_of(self.name, index(n), index(k), x.dtype, dtypes, options, layouts)
+        sizes = [index(size) for size in (columns[-1], weight.shape[1], *columns[:-1])]
+        text = _text_of(self.key, sizes, x.dtype, dtypes, options, layouts)
         if key is not None and as_given and not _is_tracing():
             self.texts[tuple(key)] = text
         return text, x, weight, *[tensor for tensor in tensors if tensor is not None]
@@ -219,13 +241,18 @@ class NamedOp:
     def _layouts(
         self, x: Tensor, weight: Tensor, tensors: tuple[Tensor | None, ...], out: bool = False
     ) -> tuple[bool, ...]:
-        """Whether A is contiguous along M, B along N, whether the output is strided, and each tile."""
-        n, k = weight.shape
-        a = x.ndim > 1 and x.stride(-1) != 1 and x.stride(-2) == 1
-        b = weight.stride(1) != 1 and weight.stride(0) == 1
-        tiles = [tensors[i] for i in self.tiles]
-        # A comparison of symbols is none of Python's booleans.
-        strided = [True if t is not None and t.numel() * k != x.numel() * n else False for t in tiles]  # noqa: SIM210
+        """Whether A is contiguous along M, B along N, whether the output is strided, and each tile.
+
+        Chains have no kernels for such factors, which are copied then.
+        """
+        k = weight.shape[1]
+        a = not self.layers and x.ndim > 1 and x.stride(-1) != 1 and x.stride(-2) == 1
+        b = not self.layers and weight.stride(1) != 1 and weight.stride(0) == 1
+        strided = []
+        for i, layer in self.tiles:
+            tile, own = tensors[i], weight if layer is None else tensors[layer]
+            repeats = tile is not None and tile.numel() * k != x.numel() * own.shape[0]  # type: ignore[union-attr]
+            strided.append(True if repeats else False)  # noqa: SIM210  (a comparison of symbols is no boolean)
         return (a, b, out, *strided)
 
     def _without_products(
@@ -237,9 +264,10 @@ class NamedOp:
             _count_no_products(self.name)
         x = x.new_zeros(*x.shape[:-1], 8)
         weight = weight.new_zeros(weight.shape[0], 8)
+        last = self.layers[0] if self.layers else len(tensors)
         factors = tuple(
-            weight if argument.space is None else tensor
-            for argument, tensor in zip(self.arguments, tensors, strict=True)
+            weight if argument.space is None and i < last else tensors[i]
+            for i, argument in enumerate(self.arguments)
         )
         return x, weight, factors
 
@@ -290,6 +318,11 @@ def run(
     return (op.saving if saved else op)(x, weight, tensors, options, scalars)
 
 
+def _general_of_one(*arguments: Any) -> Tensor:
+    (y,) = _general(*arguments)
+    return y
+
+
 def _general(text: str, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """A form of any number of outputs."""
     operands = [value for value in rest if isinstance(value, Tensor)]
@@ -315,27 +348,26 @@ def _is_plain(out: Tensor) -> bool:
 
 @constant_when_traced
 def _text_of(
-    name: str,
-    n: int,
-    k: int,
+    key: str,
+    sizes: list[int],
     dtype: torch.dtype,
     dtypes: list[torch.dtype | None],
     options: tuple[Any, ...],
     layouts: tuple[bool, ...],
 ) -> str:
     """The text of a call's spec, by what :meth:`NamedOp._prepared` found of it."""
-    op = _OPS[name]
+    op = _OPS[key]
     given = {
         argument.name: None if operand is None else argument.spec_dtype(operand)
         for argument, operand in zip(op.arguments, dtypes, strict=True)
         if argument.space is not None
     }
     a, b, out, *broadcast = layouts
-    strided = [op.arguments[i].name for i, is_so in zip(op.tiles, broadcast, strict=True) if is_so]
+    strided = [op.arguments[i].name for (i, _), is_so in zip(op.tiles, broadcast, strict=True) if is_so]
     lie = Layouts(
         Major.MN if a else Major.K,
         Major.MN if b else Major.K,
         strided=(*strided, "y") if out else tuple(strided),
     )
     chosen = dict(zip(op.options, options, strict=True))
-    return op.program(n, k, AB_DTYPES[dtype], **given, **chosen, layouts=lie).text()
+    return op.program(*sizes, AB_DTYPES[dtype], **given, **chosen, layouts=lie).text()

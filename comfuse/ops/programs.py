@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -127,6 +128,13 @@ class Program:
         """The B of each product, and the operands of the links."""
         factors = [b, *(operands[factor.place] for factor in self.factors[1:])]
         return factors, [operands[tensor.place] for tensor in self.tensors]
+
+    def joined(self, factors: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """A call's b and operands, from what :meth:`split` gives."""
+        places = {factor.place: x for factor, x in zip(self.factors, factors, strict=True)}
+        places |= {input.place: x for input, x in zip(self.tensors, tensors, strict=True)}
+        b, *operands = (places[place] for place in range(-1, len(places) - 1))
+        return b, operands
 
     def rows(self, leading: torch.Size) -> int:
         """What kernels are chosen by: all rows, those that pad a batch to whole row blocks included."""

@@ -36,7 +36,8 @@ __all__ = [
     "unsupported_gpu",
 ]
 
-_UNPROVEN = "kernels of two GEMMs back to back have not run on a GPU yet; COMFUSE_CHAINS=1 runs them"
+#: Why chains are no kernels unless they are asked for.
+UNPROVEN = "kernels of two GEMMs back to back have not run on a GPU yet; COMFUSE_CHAINS=1 runs them"
 _LOCK = threading.RLock()
 _PENDING = threading.local()  # the exception behind the message that C++ is carrying
 # Why a spec is not fused, by (spec, class of rows, device), and the GPU and environment that this depends on.
@@ -90,7 +91,7 @@ def _register(spec: str, hint: int | None, device: int) -> str:
     if unsupported:
         return unsupported
     if isinstance(programs.parse(spec).spec, ChainSpec) and not settings.chains():
-        return _UNPROVEN
+        return UNPROVEN
     classes = classes_of(spec, device)
     kernel = _shelved(spec, hint, device)
     if kernel is not None:

@@ -85,7 +85,7 @@ def of_spec(
 
 
 def _of_region(label: str, spec: FusedSpec, lead: tuple[int, ...], gpu: str) -> list[Target]:
-    found = [step.stage.spec for step in steps(spec, gpu, math.prod(lead))]
+    found = [step.spec for step in steps(spec, gpu, math.prod(lead))]
     names = [
         f"{label}, kernel {i} of {len(found)}" if len(found) > 1 else label for i in range(1, len(found) + 1)
     ]

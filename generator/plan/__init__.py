@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from comfuse.generator.plan.choose import candidates, force, pipelines, plan, row_limits
+from comfuse.generator.plan.choose import force, pipelines, row_limits
 from comfuse.generator.plan.gpus import GPUS, Gpu
 from comfuse.generator.plan.kernel_plan import (
     SCHEDULES,
@@ -14,6 +14,7 @@ from comfuse.generator.plan.kernel_plan import (
     TileShape,
     shapes,
 )
+from comfuse.generator.plan.program import candidates, plan
 
 __all__ = [
     "GPUS",

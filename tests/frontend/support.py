@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 from comfuse import reference
 from comfuse.frontend import TracedRegion, trace_region
 from comfuse.generator.spec import FusedSpec
+from comfuse.ops import programs
 
 N, K = 16, 8
 LEAD = (2, 3)
@@ -42,9 +43,13 @@ def exact(
     text: str, a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor], scalars: Sequence[float]
 ) -> list[torch.Tensor]:
     """What a kernel computes, in float64 and not rounded."""
-    spec = FusedSpec.parse(text)
-    factors, rest = [b, *operands[: spec.products - 1]], operands[spec.products - 1 :]
-    return reference.evaluate(spec, a, factors, rest, scalars, dtype=torch.float64, round_outputs=False)
+    program = programs.parse(text)
+    factors, rest = program.split(b, operands)
+    given = (a, factors, rest, scalars)
+    exactly = {"dtype": torch.float64, "round_outputs": False}
+    if isinstance(program.spec, FusedSpec):
+        return reference.evaluate(program.spec, *given, **exactly)
+    return reference.evaluate_chain(program.spec, *given, **exactly, round_middle=False)
 
 
 def exact_into(

@@ -47,7 +47,7 @@ def test_four_layouts_without_a_copy(a, b, by_strides):
     assert region.spec.a_major is (Major.MN if a == "columns" else Major.K)
     assert region.spec.b_major is (Major.MN if b == "k by n" else Major.K)
     call = region.bind([left, right, residual(6)])
-    assert (call.a.data_ptr(), call.b[0].data_ptr()) == (left.data_ptr(), right.data_ptr())
+    assert (call.a.data_ptr(), call.b.data_ptr()) == (left.data_ptr(), right.data_ptr())
     assert region.any_rows
     assert fallbacks.counts() == {}
 

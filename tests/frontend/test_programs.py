@@ -184,7 +184,7 @@ def test_autocast_casts_a_and_b():
         region = frontend.trace_region(program, args)
     assert region.spec.dtype is DType.BF16
     call = region.bind(args)
-    assert (call.a.dtype, call.b[0].dtype) == (torch.bfloat16, torch.bfloat16)
+    assert (call.a.dtype, call.b.dtype) == (torch.bfloat16, torch.bfloat16)
     assert call.operands[0].dtype is torch.float32
 
 

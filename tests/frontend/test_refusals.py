@@ -16,9 +16,9 @@ from tests.frontend.support import LEAD, K, N, residual, row, tensor, weight, x
 elsewhere = torch.ones(N, dtype=torch.bfloat16)
 
 
-def two_products(x, w, w2):
-    h = F.relu(F.linear(x, w))
-    return F.linear(h, w2)
+def computed_second_factor(x, w, w2):
+    h = F.linear(x, w)
+    return F.relu(h), F.linear(F.relu(w2), w)
 
 
 def second_product_of_arguments(x, w, a, b):
@@ -219,7 +219,12 @@ def norm_of_order_3(x, w):
 WIDE = tensor(2 * N, K)
 INDEX = torch.zeros(*LEAD, 2, dtype=torch.int64)
 CASES = [
-    (two_products, (tensor(K, N),), "mm_1", "a second matrix product: its left factor is computed by relu"),
+    (
+        computed_second_factor,
+        (tensor(*LEAD, K),),
+        "mm_1",
+        "a second matrix product: its left factor is computed by relu_1",
+    ),
     (second_product_of_arguments, (tensor(*LEAD, K), weight()), "mm_1", "a second matrix product"),
     (third_product, (weight(), weight() * 2), None, "a third matrix product|mm_2"),
     (products_of_other_sizes, (tensor(N // 2, K),), "mm_1", "its number of columns is another"),
@@ -285,8 +290,8 @@ def test_refused(fn, extra, node, reason):
 
 def test_the_error_names_the_line():
     with pytest.raises(TraceError) as caught:
-        trace(two_products, x(), weight(), tensor(K, N))
-    first = inspect.getsourcelines(two_products)[1]
+        trace(computed_second_factor, x(), weight(), tensor(*LEAD, K))
+    first = inspect.getsourcelines(computed_second_factor)[1]
     assert caught.value.location == f"{__file__}:{first + 2}"
     assert f"at {__file__}:{first + 2}" in str(caught.value)
     assert caught.value.target == "aten.mm.default"

@@ -67,8 +67,9 @@ def test_two_products(fn):
     assert (region.spec.products, region.spec.n) == (2, N)
     assert region.any_rows
     call = region.bind([x(), WIDE, WIDE_BIAS])
-    assert [tuple(b.shape) for b in call.b] == [(N, K), (N, K)]
-    assert {b.untyped_storage().data_ptr() for b in call.b} == {WIDE.untyped_storage().data_ptr()}
+    factors = [call.b, call.operands[0]]
+    assert [tuple(b.shape) for b in factors] == [(N, K), (N, K)]
+    assert {b.untyped_storage().data_ptr() for b in factors} == {WIDE.untyped_storage().data_ptr()}
     assert not any(reason.startswith("w ") for _, reason in fallbacks.counts())  # no copy of the weight
 
 
@@ -79,7 +80,7 @@ def test_two_weights():
 
     region = check(program, x(), weight(), tensor(N, K, seed=8), residual(), row())
     assert region.spec.products == 2
-    assert len(region.bind([x(), weight(), weight(), residual(), row()]).b) == 2
+    assert len(region.bind([x(), weight(), weight(), residual(), row()]).operands) == 1 + 2
     fused = fuse(program)
     for lead in ((2, 3), (5, 1)):
         y, _ = fused(x(*lead), weight(), tensor(N, K, seed=8), residual(*lead), row())

@@ -197,8 +197,7 @@ def test_batch_norm_is_one_kernel_where_the_gpu_holds_all_rows(monkeypatch):
         assert (call.plain(large) is None) == (kernels[1] > 1)
         assert call.plain(cpu) is None
     (step,) = region.call((x(6), weight(), row(1), row(2))).steps(large)
-    a, b, operands, scalars = region.bind((x(6), weight(), row(1), row(2)))
-    (y,) = comfuse.ops.region(step.text, a, b[0], operands, scalars)
+    (y,) = comfuse.ops.region(step.text, *region.bind((x(6), weight(), row(1), row(2))))
     exact = program(*(t.double() for t in (x(6), weight(), row(1), row(2))))
     torch.testing.assert_close(y.double(), exact, rtol=2e-2, atol=2e-2)
 

@@ -13,8 +13,9 @@ from comfuse.generator import catalog
 from comfuse.generator.builder import SpecBuilder
 from comfuse.generator.catalog import chains
 from comfuse.generator.chain import ChainSpec
+from comfuse.generator.emit import emit, emit_chain
 from comfuse.generator.errors import PlanError, SpecError
-from comfuse.generator.plan import GPUS, plan
+from comfuse.generator.plan import GPUS, candidates, plan
 from comfuse.generator.plan.chain import (
     CHAIN_SHAPES,
     ChainPlan,
@@ -22,6 +23,7 @@ from comfuse.generator.plan.chain import (
     ChainShape,
     Weights,
     chain_candidates,
+    check_chain,
     cost,
     force_chain,
     memory,
@@ -260,6 +262,17 @@ def test_two_kernels_where_they_are_faster() -> None:
     )
     with pytest.raises(PlanError, match=re.escape(reason)):
         plan_chain(chain, "h200", m)
+
+
+def test_one_planner_and_one_emitter_for_both_kinds_of_programs() -> None:
+    chain = mlp(128, 512, 128)
+    assert plan(chain, "h200", 4096) == plan_chain(chain, "h200", 4096)
+    assert candidates(chain, "h200", 4096) == chain_candidates(chain, "h200", 4096)
+    assert emit(plan(chain)) == emit_chain(plan_chain(chain))
+    assert [emit(plan(link)).plan.spec.n for link in check_chain(chain).links] == [512, 128]  # type: ignore[union-attr]
+    assert chain.operands == tuple(o for link in chain.links for o in link.operands)
+    with pytest.raises(PlanError, match="N = 512; a tile has to hold whole rows"):
+        check_chain(mlp(64, 64, 512))
 
 
 def test_one_kernel_of_few_rows_saves_a_launch() -> None:

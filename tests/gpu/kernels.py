@@ -12,7 +12,7 @@ from comfuse.build import build
 from comfuse.generator import emit, plan
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.errors import GeneratorError, PlanError
-from comfuse.generator.plan.chain import ChainPlan, plan_chain
+from comfuse.generator.plan.chain import ChainPlan
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import LoadedKernel, tuned
 from comfuse.ops.resolver import M_CLASSES
@@ -98,12 +98,11 @@ class Kernels:
 
 
 def _planned(spec: AnySpec, m: int | None) -> AnyPlan:
-    return plan_chain(spec, m=m) if isinstance(spec, ChainSpec) else tuned.plan(spec, m=m)
+    return tuned.plan(spec, m=m)
 
 
 def _source(make_plan: Callable[[], AnyPlan]) -> emit.KernelSource | GeneratorError:
     try:
-        made = make_plan()
-        return emit.emit_chain(made) if isinstance(made, ChainPlan) else emit.emit(made)
+        return emit.emit(make_plan())
     except GeneratorError as e:
         return e

@@ -124,6 +124,16 @@ def test_more_factors_than_a_kernel_takes() -> None:
         facts(program)
 
 
+@pytest.mark.parametrize("products", [1, 2])
+def test_operands_are_joined_as_they_are_split(products: int) -> None:
+    chain = catalog.mlp(N, K, H, BF16, b0=BF16, gated=products == 2, b1=BF16, residual=BF16)
+    for spec in (chain, *chain.links):
+        program = programs.parse(spec.text())
+        b, *operands = (object() for _ in range(len(program.factors) + len(program.tensors)))
+        factors, tensors = program.split(b, operands)  # type: ignore[arg-type]
+        assert program.joined(factors, tensors) == (b, operands)
+
+
 # --- from a chain to a kernel ---
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from comfuse import fallbacks, ops
 from comfuse.errors import ArgumentError, DTypeError, GradientError, ShapeError
-from comfuse.ops import chain_op
+from comfuse.ops import named
 from tests.ops.cases import BF16, FP16, FP32, activate
 
 K, H, N = 32, 40, 24
@@ -256,7 +256,7 @@ def test_a_call_s_text_is_looked_up_by_all_sizes(monkeypatch: pytest.MonkeyPatch
     case = CASES[0]
     first = case.arguments((5,), BF16, BF16)
     case(first)
-    monkeypatch.setattr(chain_op, "_text_of", lambda *facts: pytest.fail(f"made anew: {facts}"))
+    monkeypatch.setattr(named, "_text_of", lambda *facts: pytest.fail(f"made anew: {facts}"))
     case(first)
     monkeypatch.undo()
     torch.manual_seed(0)
@@ -273,12 +273,12 @@ def test_a_call_s_text_is_looked_up_by_all_sizes(monkeypatch: pytest.MonkeyPatch
         (
             {"w1": lambda t: t.t()},
             ShapeError,
-            r"w1 is of shape \(40, 24\); .* H = 40, the rows of w0; transp",
+            r"w1 is of shape \(40, 24\); .* H = 40, the rows of w_gate; transp",
         ),
         ({"w1": lambda t: t[0]}, ShapeError, r"w1 is of shape \(40,\); allowed: \(N, H\)"),
         ({"w1": lambda t: t.float()}, DTypeError, "w1 is torch.float32; allowed: x's dtype"),
         ({"w0": lambda t: t[:, 1:]}, ShapeError, r"w0 is of shape \(40, 31\); .* K = 32"),
-        ({"w_gate": lambda t: t[1:]}, ShapeError, r"w_gate is of shape \(39, 32\); allowed: w0's shape"),
+        ({"w_gate": lambda t: t[1:]}, ShapeError, r"w0 is of shape \(40, 32\); allowed: w_gate's shape"),
         ({"x": lambda t: t.float()}, DTypeError, "x is torch.float32"),
         ({"b0": lambda t: t[1:]}, ShapeError, r"b0 is of shape \(39,\); allowed: \(40,\)"),
         ({"b1": lambda t: t[1:]}, ShapeError, r"b1 is of shape \(23,\); allowed: \(24,\)"),

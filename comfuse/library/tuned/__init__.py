@@ -8,10 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import overload
 
 from comfuse.errors import PlanError
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan import Gpu, KernelPlan, force, shapes
 from comfuse.generator.plan import plan as plan_by_model
+from comfuse.generator.plan.chain import ChainPlan
 from comfuse.generator.plan.gpus import find
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import manifest
@@ -23,14 +26,24 @@ __all__ = ["is_measured", "plan", "plan_of"]
 _MEASURED = "chosen by measurement"
 
 
-def plan(spec: FusedSpec, gpu: str | Gpu = "h200", m: int | None = None) -> KernelPlan:
+@overload
+def plan(spec: FusedSpec, gpu: str | Gpu = ..., m: int | None = ...) -> KernelPlan: ...
+@overload
+def plan(spec: ChainSpec, gpu: str | Gpu = ..., m: int | None = ...) -> ChainPlan: ...
+@overload
+def plan(
+    spec: FusedSpec | ChainSpec, gpu: str | Gpu = ..., m: int | None = ...
+) -> KernelPlan | ChainPlan: ...
+def plan(
+    spec: FusedSpec | ChainSpec, gpu: str | Gpu = "h200", m: int | None = None
+) -> KernelPlan | ChainPlan:
     """The fastest kernel for a program: what was measured to be, or by the cost model.
 
     The last of its decisions says which.  A measured choice that the planner refuses now is passed over; that
     is logged once and counted (:func:`comfuse.library.tuned.lookup.refusals`).
 
     Args:
-        spec: any valid spec.
+        spec: any valid spec, or a chain, of which none are measured.
         gpu: as for :func:`comfuse.generator.plan.plan`.
         m: the number of rows, of all batches together; None: many.
 
@@ -38,6 +51,8 @@ def plan(spec: FusedSpec, gpu: str | Gpu = "h200", m: int | None = None) -> Kern
         SpecError, PlanError: as :func:`comfuse.generator.plan.plan`.
         TableError: a table is damaged, or ``COMFUSE_TUNED`` names what is not there.
     """
+    if isinstance(spec, ChainSpec):
+        return plan_by_model(spec, gpu, m)
     for path, entry in lookup.entries(spec, find(gpu).name, m):
         try:
             chosen = plan_of(entry, spec, gpu, m)
@@ -61,7 +76,7 @@ def plan_of(entry: Entry, spec: FusedSpec, gpu: str | Gpu, m: int | None) -> Ker
     return force(spec, shape, gpu, m, best.stages)
 
 
-def is_measured(chosen: KernelPlan) -> bool:
+def is_measured(chosen: KernelPlan | ChainPlan) -> bool:
     """Whether a plan of :func:`plan` was chosen by measurement."""
     return chosen.decisions[-1].startswith(_MEASURED)
 

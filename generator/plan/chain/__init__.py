@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from comfuse.generator.plan.chain.choose import chain_candidates, force_chain, plan_chain
+from comfuse.generator.plan.chain.choose import chain_candidates, check_chain, force_chain, plan_chain
 from comfuse.generator.plan.chain.constraints import unsupported
 from comfuse.generator.plan.chain.kernel import (
     CHAIN_SHAPES,
@@ -19,6 +19,7 @@ __all__ = [
     "ChainShape",
     "Weights",
     "chain_candidates",
+    "check_chain",
     "force_chain",
     "plan_chain",
     "unsupported",

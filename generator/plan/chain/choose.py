@@ -76,6 +76,19 @@ def force_chain(
     raise PlanError(f"{shape.label} is none of the planner's: {', '.join(s.name for s in CHAIN_SHAPES)}")
 
 
+def check_chain(chain: ChainSpec) -> ChainSpec:
+    """The canonical form of a chain that some kernel may run.
+
+    Raises:
+        SpecError: the chain is malformed.
+        PlanError: it breaks a constraint, so that no shape and no GPU can help.
+    """
+    chain = normalize_chain(chain)
+    if (reason := constraints.unsupported(chain)) is not None:
+        raise PlanError(reason)
+    return chain
+
+
 @lru_cache(maxsize=256)
 def chain_candidates(
     chain: ChainSpec, gpu: str | gpus.Gpu = "h200", m: int | None = None
@@ -89,9 +102,7 @@ def chain_candidates(
     target = gpus.find(gpu)
     if m is not None and m < 1:
         raise PlanError(f"m must be at least 1, got {m}")
-    chain = normalize_chain(chain)
-    if (reason := constraints.unsupported(chain)) is not None:
-        raise PlanError(reason)
+    chain = check_chain(chain)
     rows = m or LARGE_M
     apart = cost.apart_us(chain, gpu, rows)
     deferred = defer(chain)

@@ -1,0 +1,146 @@
+"""GEMMs back to back: parts whose result nothing but the next GEMM multiplies, joined to one.
+
+Joining takes the only way out of the first part, so that no way out of the whole leads back in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch.fx import Node
+
+from comfuse import settings
+from comfuse.frontend.errors import TraceError
+from comfuse.frontend.views import is_view
+from comfuse.inductor.candidate import Candidate
+from comfuse.inductor.lowerer import lowered
+from comfuse.inductor.nodes import bytes_of, factors, source, tensor
+from comfuse.inductor.part import Order
+from comfuse.ops.resolver import UNPROVEN
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two parts, the second of which has a GEMM whose left factor the first gives.
+
+    Attributes:
+        middle: that factor, before views of it.
+    """
+
+    first: Candidate
+    second: Candidate
+    middle: Node
+
+    @property
+    def saved(self) -> int:
+        """The bytes that are neither stored nor loaded where the middle stays on the chip."""
+        return 2 * bytes_of(self.middle)
+
+    def joined(self, order: Order) -> Candidate:
+        """Both parts, and the views between them, as one."""
+        inside = {*self.first.nodes, *self.second.nodes, *self._between()}
+        nodes = sorted(inside, key=order.__getitem__)
+        return Candidate(
+            anchors=(*self.first.anchors, *self.second.anchors),
+            nodes=tuple(nodes),
+            inputs=tuple(dict.fromkeys(i for node in nodes for i in node.all_input_nodes if i not in inside)),
+            outputs=self.second.outputs,
+            stopped=self.second.stopped,
+            links=(self.first, self.second),
+        )
+
+    def _between(self) -> Iterator[Node]:
+        for anchor in self.second.anchors:
+            node = factors(anchor)[0]
+            while node is not self.middle:
+                yield node
+                node = node.args[0]  # type: ignore[assignment]
+
+    def stored(self) -> str:
+        """What of the first part has to be in memory, and why; or nothing."""
+        for node in self.first.outputs:
+            own = self.first.nodes if node is not self.middle else ()
+            for user, read in _users(node):
+                if user not in own and not self._multiplies(user, read):
+                    return _stored(node, user)
+        return ""
+
+    def refused(self, order: Order) -> str:
+        """Why no kernel runs both, or nothing."""
+        try:
+            lowered(self.joined(order))
+        except TraceError as e:
+            return e.reason
+        return "" if settings.chains() else UNPROVEN
+
+    def _multiplies(self, user: Node, read: Node) -> bool:
+        """Whether a node is a GEMM behind the middle, and what it reads no more than its left factor."""
+        is_left = user in self.second.anchors and factors(user)[0] is read
+        return is_left and sum(x is read for x in user.args) == 1
+
+
+def join(parts: Sequence[Candidate], order: Order) -> tuple[list[Candidate], dict[str, str]]:
+    """The chains among parts that do not overlap, those that save most first; none holds a part twice.
+
+    Returns:
+        The chains; and for GEMMs that are in none, by name, why not.
+    """
+    found: list[Candidate] = []
+    reasons: dict[str, str] = {}
+    for pair in _pairs(parts):
+        other = next((c for c in found if pair.first in c.links or pair.second in c.links), None)
+        reason = pair.stored()
+        if not reason:
+            reason = f"{_names(other.anchors)} are one" if other is not None else pair.refused(order)
+        if reason:
+            reasons |= apart(pair.first, pair.second, reason)
+        else:
+            found.append(pair.joined(order))
+    inside = {anchor.name for chain in found for anchor in chain.anchors}
+    return found, {name: reason for name, reason in reasons.items() if name not in inside}
+
+
+def apart(first: Candidate, second: Candidate, reason: str) -> dict[str, str]:
+    """What is said of the GEMMs of two parts that are no chain, by name."""
+    return {
+        anchor.name: f"no chain with {_names(other.anchors)}: {reason}"
+        for part, other in ((first, second), (second, first))
+        for anchor in part.anchors
+    }
+
+
+def _pairs(candidates: Sequence[Candidate]) -> list[Pair]:
+    of_node = {node: candidate for candidate in candidates for node in candidate.nodes}
+    found = []
+    for second in candidates:
+        for left in dict.fromkeys(factors(anchor)[0] for anchor in second.anchors):
+            middle = source(left)
+            first = of_node.get(middle)
+            # A transposed one is summed over the rows.
+            if first not in (None, second) and _columns(left) == _columns(middle):
+                found.append(Pair(first, second, middle))
+    return sorted(found, key=lambda pair: pair.saved, reverse=True)
+
+
+def _users(node: Node) -> Iterator[tuple[Node, Node]]:
+    """What reads a value, with itself or the view of it that is read."""
+    for user in node.users:
+        if is_view(user):
+            yield from _users(user)
+        else:
+            yield user, node
+
+
+def _stored(node: Node, user: Node) -> str:
+    if user.op == "output":
+        return f"{node} has to be stored: it is a result of the graph, as what a backward pass needs is"
+    return f"{node} has to be stored: {user} reads it too"
+
+
+def _columns(node: Node) -> str:
+    return str(tensor(node).shape[-1])  # a comparison of symbols would add a guard
+
+
+def _names(anchors: Iterable[Node]) -> str:
+    return " and ".join(anchor.name for anchor in anchors)

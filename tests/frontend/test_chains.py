@@ -1,0 +1,359 @@
+"""GEMMs back to back: what is traced as a chain, and why another is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+import comfuse
+from comfuse import fallbacks, fuse, trace
+from comfuse.frontend import TraceError, chains
+from comfuse.generator import catalog
+from comfuse.generator.chain import ChainSpec, normalize_chain
+from comfuse.generator.errors import PlanError
+from comfuse.generator.plan.chain import plan_chain
+from comfuse.generator.spec import DType
+from tests.frontend.support import LEAD, K, N, check, residual, row, tensor, weight, x
+
+H = N  # of the middle: weight() is (N, K)
+OUT = 24
+
+
+def second(n: int = OUT) -> Tensor:
+    return tensor(n, H, seed=7)
+
+
+def out(seed: int = 4, *lead: int) -> Tensor:
+    return tensor(*lead, OUT, seed=seed)
+
+
+# --- what a chain may be ----------------------------------------------------------------------------------
+
+
+def plain(x, w0, w1):
+    return F.gelu(x @ w0.T) @ w1.T
+
+
+def linears(x, w0, b0, w1, b1):
+    return F.linear(F.silu(F.linear(x, w0, b0)), w1, b1)
+
+
+def bare(x, w0, w1):
+    """A weight of low rank."""
+    return F.linear(F.linear(x, w0), w1)
+
+
+def gated(x, w_gate, w_up, w_down):
+    return F.linear(F.silu(F.linear(x, w_gate)) * F.linear(x, w_up), w_down)
+
+
+def packed_gate(x, w, w_down):
+    gate, up = F.linear(x, w).chunk(2, -1)
+    return F.linear(F.silu(gate) * up, w_down)
+
+
+def edge_block(x, w0, b0, w1, b1, g, b):
+    """Of a graph network: as wide inside as outside."""
+    h = F.layer_norm(F.linear(F.silu(F.linear(x, w0, b0)), w1, b1), (K,), g, b)
+    return x + h
+
+
+def norm_ahead_of_the_residual(x, w0, w1, r, g):
+    return F.rms_norm(F.relu(x @ w0.t()) @ w1.t(), (OUT,), g, 1e-6) + r
+
+
+def residual_between(x, w0, r, w1):
+    return (torch.tanh(F.linear(x, w0)) + r) @ w1.t()
+
+
+def column_between(x, w0, scale, w1):
+    return (F.linear(x, w0) * scale) @ w1.t()
+
+
+def flat_rows(x, w0, w1):
+    h = F.relu(F.linear(x.flatten(0, 1), w0))
+    return F.linear(h.view(*x.shape[:-1], -1), w1)
+
+
+def split_rows(x, w0, w1, r):
+    """The second part has rows in two dimensions, of which one is broadcast; the first has one."""
+    return F.linear(F.relu(F.linear(x, w0)), w1) + r
+
+
+def two_results(x, w0, w1):
+    y = F.relu(x @ w0.t()) @ w1.t()
+    return y, y.float().amax(-1)
+
+
+def heads(x, w0, w1):
+    y = F.relu(F.linear(x, w0)) @ w1.t()
+    return y.view(*y.shape[:-1], 3, 8).transpose(1, 2).contiguous()
+
+
+def scaled(x, w0, w1, s):
+    return (F.relu(x @ w0.t()) * s) @ w1.t() * s
+
+
+def filled(x, w0, w1):
+    """Takes no more than a shape from the middle."""
+    h = F.relu(x @ w0.t())
+    return h @ w1.t() + torch.full_like(h[..., :1], 2.0)
+
+
+CHAINS: list[tuple[Callable[..., Any], tuple[Any, ...], int]] = [
+    (plain, (x(), weight(), second()), 1),
+    (linears, (x(), weight(), row(), second(), out()), 1),
+    (bare, (x(), weight(), second()), 1),
+    (gated, (x(), weight(), tensor(H, K, seed=9), second()), 2),
+    (packed_gate, (x(), tensor(2 * H, K), second()), 2),
+    (edge_block, (x(), weight(), row(), second(K), *(tensor(K, seed=s) for s in (1, 2, 3))), 1),
+    (norm_ahead_of_the_residual, (x(), weight(), second(), out(5, *LEAD), out()), 1),
+    (residual_between, (x(), weight(), residual(), second()), 1),
+    (column_between, (x(), weight(), tensor(*LEAD, 1), second()), 1),
+    (flat_rows, (x(), weight(), second()), 1),
+    (split_rows, (x(), weight(), second(), out(5, LEAD[0], 1)), 1),
+    (two_results, (x(), weight(), second()), 1),
+    (heads, (x(), weight(), second()), 1),
+    (scaled, (x(), weight(), second(), 0.5), 1),
+    (filled, (x(), weight(), second()), 1),
+]
+
+
+@pytest.mark.parametrize("fn, args, products", CHAINS, ids=[fn.__name__ for fn, _, _ in CHAINS])
+def test_chains(fn: Callable[..., Any], args: tuple[Any, ...], products: int) -> None:
+    region = check(fn, *args, tolerance=1e-5)
+    chain = region.spec
+    assert isinstance(chain, ChainSpec)
+    assert [(link.n, link.k, link.products) for link in chain.links] == [
+        (H, K, products),
+        (chain.last.n, H, 1),
+    ]
+    assert region.kernels == (chain,)
+    assert region.any_rows
+    assert plan_chain(chain, m=65536).tile_n >= chain.last.n
+
+
+@pytest.mark.parametrize("fn, args, products", CHAINS, ids=[fn.__name__ for fn, _, _ in CHAINS])
+def test_one_region_serves_all_rows(fn: Callable[..., Any], args: tuple[Any, ...], products: int) -> None:
+    fused = fuse(fn)
+    for lead in (LEAD, (5, 4), (1, 1)):
+        given = [
+            tensor(*(1 if t.shape[d] == 1 else lead[d] for d in (0, 1)), t.shape[-1], seed=3)
+            if isinstance(t, Tensor) and t.dim() == 3
+            else t
+            for t in args
+        ]
+        exact = fn(*(t.double() if isinstance(t, Tensor) else t for t in given))
+        found = fused(*given)
+        for y, z in zip(pytree.tree_leaves(found), pytree.tree_leaves(exact), strict=True):
+            assert y.shape == z.shape
+            assert y.is_contiguous()
+            # The middle and the result are rounded.
+            assert (y.double() - z).norm() <= 8e-3 * z.norm()
+    assert len(fused.regions) == 1
+
+
+def test_a_result_of_two_kinds_of_rows() -> None:
+    """A region knows the rows that it was traced with, where the function needs them."""
+
+    def program(x, w0, w1):
+        return F.relu(x @ w0.t()) @ w1.t() / x.shape[0]
+
+    region = check(program, x(), weight(), second(), tolerance=1e-5)
+    assert not region.any_rows
+
+
+def test_the_chain_is_that_of_the_named_op() -> None:
+    def mlp(x, w0, b0, w1, b1, residual, norm_weight, norm_bias, eps):
+        h = F.gelu(F.linear(x, w0, b0))
+        y = F.linear(h, w1, b1) + residual
+        mean = y.float().mean(-1, keepdim=True)
+        var = y.float().var(-1, keepdim=True, correction=0)
+        return ((y - mean) * torch.rsqrt(var + eps) * norm_weight + norm_bias).to(x.dtype)
+
+    traced = trace(mlp, x(), weight(), row(), second(), out(), out(4, *LEAD), out(), out(), 1e-5)
+    bf16 = dict.fromkeys(("b0", "b1", "residual", "norm_weight", "norm_bias"), DType.BF16)
+    op = catalog.mlp(OUT, K, H, DType.BF16, norm="layernorm", **bf16)
+    assert isinstance(traced, ChainSpec)
+    for ours, theirs in zip(normalize_chain(traced).links, normalize_chain(op).links, strict=True):
+        assert (ours.n, ours.k) == (theirs.n, theirs.k)
+        assert sorted(node.op for node in ours.nodes) == sorted(node.op for node in theirs.nodes)
+        assert sorted(o.space.value for o in ours.operands) == sorted(o.space.value for o in theirs.operands)
+    found, wanted = plan_chain(traced), plan_chain(op)
+    assert (found.shape, found.weights, found.predicted_us) == (
+        wanted.shape,
+        wanted.weights,
+        wanted.predicted_us,
+    )
+
+
+def test_names() -> None:
+    def program(x, w0, w1):
+        hidden = F.relu(x @ w0.t())
+        return hidden @ w1.t()
+
+    for fn, middle in ((program, "hidden"), (plain, "middle")):
+        chain = trace(fn, x(), weight(), second())
+        assert isinstance(chain, ChainSpec)
+        assert [link.outputs[0].name for link in chain.links] == [middle, "y"]
+
+
+def test_under_autocast() -> None:
+    args = (x().float(), weight().float(), row().float(), second().float(), out().float())
+    with torch.autocast("cpu", torch.bfloat16):
+        fused = fuse(linears)
+        y = fused(*args)
+    assert (y.dtype, fused.regions[0].spec.links[1].dtype) == (torch.bfloat16, DType.BF16)  # type: ignore[union-attr]
+    exact = linears(*(t.double() for t in args))
+    assert (y.double() - exact).norm() <= 8e-3 * exact.norm()
+
+
+def test_a_call_launches_the_op_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fallbacks.reset()
+    texts: list[str] = []
+    region = comfuse.ops.region
+    monkeypatch.setattr(comfuse.ops, "region", lambda text, *rest: texts.append(text) or region(text, *rest))
+    fused = fuse(gated)
+    args = (x(), weight(), tensor(H, K, seed=9), second())
+    for _ in range(2):
+        fused(*args)
+    assert texts == [fused.regions[0].spec.text()] * 2
+    assert fallbacks.counts() == {}
+
+
+# --- what it may not be -----------------------------------------------------------------------------------
+
+
+def returns_the_middle(x, w0, w1):
+    h = F.relu(x @ w0.t())
+    return h @ w1.t(), h
+
+
+def returns_a_view_of_it(x, w0, w1):
+    h = F.relu(x @ w0.t())
+    return h @ w1.t(), h.transpose(0, 1)
+
+
+def returns_what_is_ahead_of_it(x, w0, w1):
+    z = x @ w0.t()
+    return F.relu(z) @ w1.t(), z
+
+
+def adds_the_middle(x, w0, w1):
+    h = F.relu(x @ w0.t())
+    return h @ w1.t() + h[..., :1]
+
+
+def gates_by_what_is_ahead(x, w0, w1):
+    z = x @ w0.t()
+    return F.relu(z) @ w1.t() * z.sigmoid().mean(-1, keepdim=True)
+
+
+def squares_it(x, w0):
+    h = F.relu(x[0] @ w0.t())
+    return h @ h.t()
+
+
+def turns_it(x, w0, w1):
+    return F.relu(x @ w0.t()).transpose(0, 1).flatten(0, 1) @ w1.t()
+
+
+def takes_a_part(x, w0, w1):
+    return F.relu(x @ w0.t())[..., :8] @ w1.t()[:8]
+
+
+def folds_rows(x, w0, w1):
+    return F.relu(x[0, :2] @ w0.t()).reshape(1, -1) @ w1
+
+
+def three(x, w0, w1, w2):
+    return F.relu(F.relu(x @ w0.t()) @ w1.t()) @ w2.t()
+
+
+def gated_behind(x, w0, w1, w2):
+    h = F.relu(x @ w0.t())
+    return F.silu(h @ w1.t()) * (h @ w2.t())
+
+
+def batches(x, w0, w1):
+    return torch.bmm(F.relu(torch.bmm(x, w0.mT)), w1.mT)
+
+
+REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...], str, str]] = [
+    (returns_the_middle, (second(),), "mm_1", "relu, computed from mm: relu would have to be stored, as the"),
+    (returns_a_view_of_it, (second(),), "mm_1", "relu would have to be stored, as the function returns it"),
+    (returns_what_is_ahead_of_it, (second(),), "mm_1", "mm would have to be stored, as the function"),
+    (adds_the_middle, (second(),), "mm_1", "relu would have to be stored, as add reads it too"),
+    (gates_by_what_is_ahead, (second(),), "mm_1", "would have to be stored, as sigmoid reads it too"),
+    (squares_it, (), "mm_1", "relu would have to be stored, as mm_1 reads it too"),
+    (turns_it, (second(),), "mm_1", "another order of rows and columns"),
+    (takes_a_part, (second(),), "mm_1", "another order of rows and columns"),
+    (folds_rows, (tensor(2 * H, OUT),), "mm_1", "another order of rows and columns"),
+    (three, (second(H), second()), "mm_1", "3 links; chains of two can be one kernel"),
+    (gated_behind, (second(), second()), "mm_1", "two products in the second link"),
+    (plain, (second(512),), "mm_1", "N = 512; a tile has to hold whole rows, of at most 256 columns"),
+    (plain, (second(20),), "mm_1", "N = 20 must be a multiple of 8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fn, more, node, reason", REFUSED, ids=[case[0].__name__ for case in REFUSED])
+def test_refusals(fn: Callable[..., Any], more: tuple[Any, ...], node: str, reason: str) -> None:
+    with pytest.raises(TraceError, match=reason) as caught:
+        trace(fn, x(), weight(), *more)
+    assert caught.value.node == node
+    assert caught.value.location.startswith(__file__)  # type: ignore[union-attr]
+    assert caught.value.reason.startswith("its left factor is ")
+
+
+def test_what_is_possible_is_the_generator_s_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(chain: ChainSpec) -> ChainSpec:
+        raise PlanError(f"not with H = {chain.links[0].n}")
+
+    monkeypatch.setattr(chains, "check_chain", refuse)
+    with pytest.raises(TraceError, match=f"relu, computed from mm: no kernel takes both: not with H = {H}"):
+        trace(lambda x, w0, w1: F.relu(x @ w0.t()) @ w1.t(), x(), weight(), second())
+
+
+def test_a_batch_of_chains_is_refused() -> None:
+    with pytest.raises(TraceError, match="no kernel takes both: batched; only one chain at a time"):
+        trace(batches, x(), tensor(2, H, K), tensor(2, OUT, H))
+
+
+# --- what is said of it -----------------------------------------------------------------------------------
+
+
+def test_explain_shows_the_chain() -> None:
+    meta = [t.to("meta") for t in (x(64, 1024), weight(), row(), second(), out())]
+    found = comfuse.explain(linears, *meta)
+    text = str(found)
+    assert found.kernel is not None
+    assert found.kernel.startswith("cf_sm90_chain_bf16_")
+    assert f"M = 65536, K = {K}, H = {H}, N = {OUT}, bf16" in text
+    assert "between the GEMMs" in text
+    assert "stays in registers" in text
+
+
+def test_explain_says_why_it_is_none() -> None:
+    found = comfuse.explain(returns_the_middle, x(), weight(), second())
+    assert found.plan is None
+    assert "not fused: mm_1 (aten.mm.default)" in str(found)
+    assert "relu would have to be stored" in str(found)
+
+
+def test_explain_says_where_a_kernel_a_link_is_faster() -> None:
+    def wide(x, w0, w1):
+        return F.gelu(x @ w0.t()) @ w1.t()
+
+    sizes = ((128, 256), (8192, 256), (256, 8192))
+    found = comfuse.explain(
+        wide, *(torch.empty(*size, dtype=torch.bfloat16, device="meta") for size in sizes)
+    )
+    assert found.plan is None
+    assert "a kernel for each GEMM is faster" in found.refused
+    assert len(found.stages) == 2

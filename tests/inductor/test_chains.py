@@ -1,0 +1,459 @@
+"""GEMMs back to back through the pass: which are joined, why others are not, and the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import comfuse
+from comfuse import fallbacks
+from comfuse.generator.chain import ChainSpec, parse_program
+from comfuse.generator.plan.chain import plan_chain
+from comfuse.inductor import choose, jit, log
+from comfuse.inductor.entrances import enable
+from comfuse.inductor.hook import ComFusePass
+from comfuse.inductor.lowerer import lowered
+from comfuse.inductor.measured import Kind
+from comfuse.inductor.policy import Policy
+from comfuse.inductor.report import Report
+from comfuse.inductor.verdict import Verdict
+from comfuse.ops import resolver
+from comfuse.ops.resolver import UNPROVEN
+from tests.inductor.graphs import Found, found, has_order, is_convex
+from tests.inductor.interpreted import interpreted
+
+D, H, ROWS = 64, 128, 4096
+
+
+@pytest.fixture(autouse=True)
+def _chains(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("COMFUSE_CHAINS", "1")
+    monkeypatch.setenv("COMFUSE_STRICT", "1")
+    log.clear()
+    fallbacks.reset()
+    yield
+    assert fallbacks.counts() == {}
+
+
+# --- models -----------------------------------------------------------------------------------------------
+
+
+class EdgeBlock(nn.Module):
+    """Of a graph network: messages of the edges from both ends, added to the edges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3 * D, H), nn.Linear(H, D)
+        self.norm = nn.LayerNorm(D)
+
+    def forward(self, edges: Tensor, senders: Tensor, receivers: Tensor) -> Tensor:
+        x = torch.cat([edges, senders, receivers], -1)
+        return edges + self.norm(self.second(F.silu(self.first(x))))
+
+
+class MLP(nn.Module):
+    def __init__(self, bias: bool = True) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(D, H, bias=bias), nn.Linear(H, D, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(F.gelu(self.first(x)))
+
+
+class GatedMLP(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(D, H), nn.Linear(D, H), nn.Linear(H, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class LowRank(nn.Module):
+    """Nothing to fuse behind either GEMM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(D, H, bias=False), nn.Linear(H, D, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x))
+
+
+class Deep(nn.Module):
+    """Two chains one after the other, or one across them: the wider middles save more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(MLP(), nn.ReLU(), MLP())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks(x)
+
+
+def half(model: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape) / max(parameter.shape[-1], 4) ** 0.5)
+    return model.bfloat16().eval().requires_grad_(False)
+
+
+def rows(*lead: int, columns: int = D) -> Tensor:
+    return torch.randn(*lead, columns).bfloat16()
+
+
+def weights(*columns: int, k: int = D) -> list[Tensor]:
+    """Of layers one after the other, each (N, K)."""
+    sizes = zip(columns, (k, *columns), strict=False)
+    return [(torch.randn(n, before) / before**0.5).bfloat16() for n, before in sizes]
+
+
+def inputs(model: nn.Module, *lead: int) -> tuple[Tensor, ...]:
+    return tuple(rows(*lead) for _ in range(3 if isinstance(model, EdgeBlock) else 1))
+
+
+MODELS: dict[type[nn.Module], list[tuple[str, str]]] = {
+    EdgeBlock: [("addmm", "addmm_1")],
+    MLP: [("addmm", "addmm_1")],
+    GatedMLP: [("addmm+addmm_1", "addmm_2")],
+    LowRank: [("mm", "mm_1")],
+    Deep: [("addmm", "addmm_1"), ("addmm_2", "addmm_3")],
+}
+
+
+# --- which are joined -------------------------------------------------------------------------------------
+
+
+def the_only(results: list[Found]) -> Found:
+    (only,) = results
+    return only
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.__name__)
+def test_joined(kind: type[nn.Module], dynamic: bool) -> None:
+    model = half(kind())
+    graph = the_only(found(model, *inputs(model, 32, 128), dynamic=dynamic))
+    chains = MODELS[kind]
+    assert list(graph.regions) == ["+".join(links) for links in chains]
+    assert graph.left == {}
+    assert graph.new_guards == 0
+    for candidate in graph.candidates:
+        assert is_convex(candidate.nodes)
+        assert len(candidate.links) == 2
+        region = lowered(candidate)
+        assert region.dynamic == dynamic
+        assert isinstance(region.lowered.spec, ChainSpec)
+        assert len(region.lowered.spec.outputs) == len(candidate.outputs) == 1
+    assert has_order(candidate.nodes[0].graph, graph.candidates)
+
+
+@pytest.mark.parametrize("kind", [EdgeBlock, GatedMLP], ids=lambda kind: kind.__name__)
+def test_apart_without_the_setting(kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFUSE_CHAINS", "0")
+    model = half(kind())
+    graph = the_only(found(model, *inputs(model, 32, 128)))
+    assert list(graph.regions) == [*MODELS[kind][0]]
+    first, second = graph.candidates
+    assert first.apart == f"no chain with {' and '.join(a.name for a in second.anchors)}: {UNPROVEN}"
+    assert second.apart == f"no chain with {' and '.join(a.name for a in first.anchors)}: {UNPROVEN}"
+
+
+def test_a_chain_holds_what_is_not_worth_a_kernel_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bias behind a GEMM is none, and is not left between two kernels of a chain."""
+
+    def program(x: Tensor, w0: Tensor, w1: Tensor, b: Tensor) -> Tensor:
+        return (F.relu(x @ w0.t()) @ w1.t()) + b
+
+    args = (rows(ROWS), *weights(H, D), rows())
+    graph = the_only(found(program, *args))
+    assert graph.regions == {"mm+mm_1": "mm relu mm add"}
+    monkeypatch.setenv("COMFUSE_CHAINS", "0")
+    graph = the_only(found(program, *args))
+    assert list(graph.regions) == ["mm"]
+    assert graph.left["mm_1"].startswith("nothing to fuse behind it but a bias")
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_chains_that_meet(force: bool, bias: bool) -> None:
+    """What follows both goes to one of them."""
+
+    def program(x: Tensor, w0: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, b: Tensor) -> Tensor:
+        both = F.relu(x @ w0.t()) @ w1.t() + F.silu(x @ w2.t()) @ w3.t()
+        return both + b if bias else both
+
+    args = (rows(ROWS), *weights(H, D), *weights(H, D), rows())
+    graph = the_only(found(program, *args, force=force))
+    inside = [node for candidate in graph.candidates for node in candidate.nodes]
+    assert len(inside) == len(set(inside))
+    assert [len(candidate.links) for candidate in graph.candidates] == [2, 2]
+    torch._dynamo.reset()
+    with enable(force=force, gpu="h200"):
+        y = torch.compile(program, backend=interpreted, fullgraph=True)(*args)
+    exact = program(*(t.double() for t in args))
+    assert error(y, exact) <= max(2 * error(program(*args), exact), 2**-8)
+
+
+def test_a_chain_ends_where_the_front_end_does() -> None:
+    """At a number that only the host can read."""
+
+    def program(x: Tensor, w0: Tensor, w1: Tensor, scale: Tensor) -> Tensor:
+        return F.relu(x @ w0.t()) @ w1.t() * scale
+
+    graph = the_only(found(program, rows(ROWS), *weights(H, D), torch.tensor(2.0)))
+    assert graph.regions == {"mm+mm_1": "mm relu mm"}
+
+
+# --- which are not ----------------------------------------------------------------------------------------
+
+
+def reason_of(model: Callable[..., Any], *args: Tensor, train: bool = False) -> dict[str, str]:
+    graph = found(model, *args, train=train)[0]
+    assert not any(candidate.links for candidate in graph.candidates)
+    apart = {anchor.name: c.apart for c in graph.candidates for anchor in c.anchors}
+    return apart | {verdict.anchor: verdict.apart for verdict in graph.verdicts}
+
+
+def test_the_middle_is_read_twice() -> None:
+    def program(x: Tensor, w0: Tensor, w1: Tensor) -> tuple[Tensor, Tensor]:
+        h = F.relu(x @ w0.t())
+        return h @ w1.t(), h.sum(-1)
+
+    apart = reason_of(program, rows(ROWS), *weights(H, D))
+    assert apart["mm"].startswith("no chain with mm_1: relu has to be stored: ")
+    assert apart["mm_1"].startswith("no chain with mm: relu has to be stored: ")
+
+
+def test_the_middle_is_a_result() -> None:
+    def program(x: Tensor, w0: Tensor, w1: Tensor) -> tuple[Tensor, Tensor]:
+        h = F.relu(x @ w0.t())
+        return h @ w1.t(), h
+
+    apart = reason_of(program, rows(ROWS), *weights(H, D))
+    assert apart["mm_1"] == (
+        "no chain with mm: relu has to be stored: it is a result of the graph, as what a backward pass needs"
+        " is"
+    )
+
+
+def test_training_keeps_the_middle() -> None:
+    model = half(MLP()).requires_grad_(True)
+    apart = reason_of(model, rows(ROWS), train=True)
+    assert "has to be stored: it is a result of the graph" in apart["addmm"]
+    assert "has to be stored: it is a result of the graph" in apart["addmm_1"]
+
+
+@pytest.mark.parametrize(
+    "n, reason",
+    [
+        (512, "N = 512; a tile has to hold whole rows, of at most 256 columns"),
+        (36, "N = 36 must be a multiple of 8"),
+    ],
+)
+def test_what_the_generator_has_no_kernel_for(n: int, reason: str) -> None:
+    def program(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
+        return F.relu(x @ w0.t()) @ w1.t()
+
+    apart = reason_of(program, rows(ROWS), *weights(H, n))
+    assert reason in apart["mm"]
+    assert reason in apart["mm_1"]
+
+
+def test_a_part_in_one_chain_alone() -> None:
+    """Of three GEMMs in a row the two around the wider middle."""
+
+    def program(x: Tensor, w0: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
+        return F.relu(F.relu(F.relu(x @ w0.t()) @ w1.t()) @ w2.t())
+
+    graph = the_only(found(program, rows(ROWS), *weights(D, H, D)))
+    assert list(graph.regions) == ["mm", "mm_1+mm_2"]
+    assert graph.candidates[0].apart == "no chain with mm_1: mm_1 and mm_2 are one"
+    assert graph.candidates[1].apart == ""
+
+
+def test_a_transposed_middle_is_no_chain() -> None:
+    def program(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
+        return F.relu(x @ w0).t() @ w1
+
+    assert set(reason_of(program, rows(ROWS), rows(D, columns=H), rows(ROWS)).values()) == {""}
+
+
+# --- whether it pays --------------------------------------------------------------------------------------
+
+
+def verdicts_of(model: Callable[..., Any], *args: Any, policy: Policy | None = None) -> list[Verdict]:
+    from comfuse.inductor.report import explain_model
+
+    report = explain_model(model, *args, policy=policy or Policy(gpu="h200"))
+    return [row.verdict for row in report.rows]
+
+
+def test_it_pays_by_the_model() -> None:
+    first, second = verdicts_of(half(MLP()), rows(65536))
+    assert (first.fused, first.chain, second.chain) == (True, ("addmm_1",), ("addmm",))
+    assert (first.shape, second.shape) == ((65536, H, D), (65536, D, H))
+    assert first.spec == second.spec
+    assert isinstance(parse_program(first.spec), ChainSpec)
+    assert first.predicted_us is not None
+    assert first.unfused_us is not None
+    assert first.predicted_us < choose.MARGIN * first.unfused_us
+
+
+def test_links_alone_where_they_are_faster() -> None:
+    """Each block of rows would read large weights again."""
+
+    def program(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
+        return F.layer_norm(F.gelu(x @ w0.t()) @ w1.t(), (256,))
+
+    first, second = verdicts_of(program, rows(128, columns=256), *weights(8192, 256, k=256))
+    assert "no chain with mm_1: a kernel for each GEMM is faster: predicted" in first.apart
+    assert "no chain with mm: a kernel for each GEMM is faster: predicted" in second.apart
+    assert (first.chain, second.chain) == ((), ())
+    assert (first.shape, second.shape) == ((128, 8192, 256), (128, 256, 8192))
+
+
+def test_a_chain_is_compared_with_the_better_of_each_link() -> None:
+    graph = the_only(found(half(MLP()), rows(65536)))
+    region = lowered(graph.candidates[0])
+    times = choose._estimate(region, "h200")
+    assert times.kind is Kind.CHAIN
+    apart = [lowered(link) for link in graph.candidates[0].links]
+    each = [choose._estimate(link, "h200") for link in apart]
+    assert times.unfused_us == pytest.approx(sum(min(e.fused_us, e.unfused_us) for e in each))
+    assert times.fused_us == times.plans[0].predicted_us
+
+
+def test_any_number_of_rows_needs_a_kernel_for_each_class_of_them() -> None:
+    def program(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
+        return F.gelu(x @ w0.t()) @ w1.t()
+
+    x, both = torch.empty(65536, 256, dtype=torch.bfloat16, device="meta"), weights(1024, 256, k=256)
+    both = [w.to("meta") for w in both]
+    static, _ = verdicts_of(program, x, *both)
+    assert static.chain == ("mm_1",)
+    torch._dynamo.mark_dynamic(x, 0)
+    dynamic, _ = verdicts_of(program, x, *both)
+    assert "a kernel for each GEMM is faster" in dynamic.apart
+
+
+def test_its_kernel_is_that_of_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "_index", lambda region: 0)
+    monkeypatch.setattr(resolver, "planner_gpu", lambda device: "h200")
+    monkeypatch.setattr(resolver, "shelved", lambda *call: None)
+    graph = the_only(found(half(EdgeBlock()), *inputs(EdgeBlock(), 32, 128)))
+    region = lowered(graph.candidates[0])
+    (source,) = jit.sources(region)
+    assert source.plan == plan_chain(region.lowered.spec, "h200", resolver.m_class(ROWS))  # type: ignore[arg-type]
+    assert source.name.startswith("cf_sm90_chain_bf16_")
+
+
+# --- what is said of it -----------------------------------------------------------------------------------
+
+
+def test_the_report_says_it() -> None:
+    model = half(EdgeBlock())
+    args = [x.to("meta") for x in inputs(model, 65536)]
+    report = comfuse.explain(model.to("meta"), *args, gpu="h200")
+    assert isinstance(report, Report)
+    assert report.fused == 2
+    assert "fused (chain with addmm_1)" in str(report)
+    assert "fused (chain with addmm)" in str(report)
+
+
+def test_the_report_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFUSE_CHAINS", "0")
+    model = half(EdgeBlock())
+    args = [x.to("meta") for x in inputs(model, 65536)]
+    report = comfuse.explain(model.to("meta"), *args, gpu="h200")
+    assert isinstance(report, Report)
+    assert [row.verdict.fused for row in report.rows] == [True, True]
+    assert "fused; no chain with addmm_1: kernels of two GEMMs back to back have not run on a GPU" in str(
+        report
+    )
+
+
+def test_torch_s_caches_know_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_chains = ComFusePass(Policy(gpu="h200")).uuid()
+    monkeypatch.setenv("COMFUSE_CHAINS", "0")
+    assert ComFusePass(Policy(gpu="h200")).uuid() != with_chains
+
+
+# --- whether it is right ----------------------------------------------------------------------------------
+
+
+def error(y: Tensor, exact: Tensor) -> float:
+    return float((y.double() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.__name__)
+def test_values(kind: type[nn.Module], dynamic: bool) -> None:
+    torch._dynamo.reset()
+    model = half(kind())
+    exact = half(kind()).double()
+    calls: list[str] = []
+
+    def note(graph: torch.fx.Graph) -> None:
+        calls.extend(str(node.target) for node in graph.nodes)
+
+    with enable(force=True), torch._inductor.config.patch(post_grad_custom_post_pass=note):
+        compiled = torch.compile(model, backend=interpreted, fullgraph=True, dynamic=dynamic)
+        for lead in ((3, 40), (2, 9), (5, 16)) if dynamic else ((3, 40),):
+            args = inputs(model, *lead)
+            y, wanted = compiled(*args), exact(*(x.double() for x in args))
+            assert (y.shape, y.dtype, y.is_contiguous()) == (wanted.shape, torch.bfloat16, True)
+            assert error(y, wanted) <= max(2 * error(model(*args), wanted), 2**-8)
+    assert all(verdict.chain for verdict in log.verdicts())
+    assert len(log.compiles()) == 1
+    assert sum("comfuse" in call for call in calls) == len(MODELS[kind])
+
+
+@pytest.mark.parametrize("name, chained", [("graph_network", 2), ("dlrm_mlp", 4), ("llama3_8b", 3)])
+def test_published_models(name: str, chained: int) -> None:
+    """As test_models.py has them, which runs them without chains."""
+    pytest.importorskip("transformers", reason="needs the dev extra")
+    from bench.models import MODELS as PUBLISHED
+    from bench.models.step import Step, allowed, beyond, distances, truth
+
+    torch._dynamo.reset()
+    step = Step.of(PUBLISHED[name], PUBLISHED[name].small, training=False, dropout=False)
+    exact = truth(step)
+    bounds = allowed(step.copy().results(), exact)
+    with enable(force=True):
+        own = step.copy()
+        found = own.results(torch.compile(own.module, backend=interpreted, fullgraph=True, dynamic=False))
+    assert beyond(distances(found, exact), bounds) == []
+    assert sum(bool(verdict.chain) for verdict in log.verdicts()) == chained
+
+
+def test_through_the_code_generator() -> None:
+    """TorchInductor's C++ around the op, from its cache as well."""
+    torch._dynamo.reset()
+    model = half(EdgeBlock())
+    exact = half(EdgeBlock()).double()
+    compiled = torch.compile(model, options=comfuse.options(force=True), dynamic=False)
+    args = inputs(model, 256)
+    y, wanted = compiled(*args), exact(*(x.double() for x in args))
+    assert error(y, wanted) <= 2 * error(model(*args), wanted)
+
+
+def test_gradients_with_the_setting() -> None:
+    """The links are fused apart where a backward pass needs what is between them."""
+    torch._dynamo.reset()
+    model, exact = half(MLP()).requires_grad_(True), half(MLP()).double().requires_grad_(True)
+    x = rows(3, 40)
+    with enable(force=True):
+        torch.compile(model, backend=interpreted, fullgraph=True)(x).float().sum().backward()
+    exact(x.double()).sum().backward()
+    for own, wanted in zip(model.parameters(), exact.parameters(), strict=True):
+        assert own.grad is not None
+        assert wanted.grad is not None
+        assert error(own.grad, wanted.grad) <= 2e-2
+    assert not any(verdict.chain for verdict in log.verdicts())
