@@ -84,6 +84,18 @@ def after(norm: str, op: Callable[[Middle, int], int]) -> ChainSpec:
     return chain_of(lambda b, x: op(b, NORMS[norm](b, x)))
 
 
+def _beside_an_exponential(b: Middle, x: int) -> int:
+    """Both scaled by exp(max(x) - sum(x))."""
+    total = b.op("row_sum", x)
+    scale = b.op("exp", b.op("sub", b.op("row_max", x), total))
+    return b.op("add", b.op("exp", b.op("sub", x, total)), b.op("mul", x, scale), name="both")
+
+
+def _scaled_by_exponentials(b: Middle, x: int) -> int:
+    e = NORMS["unnormalised"](b, x)
+    return b.op("mul", x, b.op("row_sum", b.op("mul", x, e)))
+
+
 REFUSED: dict[str, tuple[ChainSpec, str]] = {
     "activation": (
         after("rms", lambda b, x: b.op("gelu", x, name="act")),
@@ -120,6 +132,14 @@ REFUSED: dict[str, tuple[ChainSpec, str]] = {
             )
         ),
         "exponentials of two values, each shifted by a maximum of its own",
+    ),
+    "beside an exponential": (
+        chain_of(_beside_an_exponential),
+        "both: a sum of exponentials, which are scaled when their maximum grows, and of what is none",
+    ),
+    "scaled by exponentials": (
+        chain_of(_scaled_by_exponentials),
+        "p: no exponential itself, but scaled by a sum of some",
     ),
     "index": (
         chain_of(lambda b, x: b.op("mul", x, b.op("row_argmax", x, name="best"))),
