@@ -85,7 +85,7 @@ void serve(std::string const& folder) {
   Facts facts;
   while (std::getline(table, line)) {
     std::istringstream rest(line);
-    rest >> word;
+    if (!(rest >> word)) fail("LoadError", "its table has an empty line");
     if (word == "schema") {
       library->def(line.substr(word.size() + 1).c_str());
     } else if (word == "program") {
