@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import re
 from collections.abc import Callable
 
@@ -78,6 +79,15 @@ def test_every_norm_is_deferred(norm: str) -> None:
     chain = chain_of(NORMS[norm])
     assert why_not(chain) is None
     assert unsupported(normalize_chain(chain)) is None
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_every_norm_keeps_the_meaning(norm: str) -> None:
+    """Alone, on ordinary numbers."""
+    chain, numbers = chain_of(NORMS[norm]), random.Random(0)
+    gemm, factor = ([[numbers.gauss(0, 1) for _ in range(24)] for _ in range(rows)] for rows in (3, 16))
+    wanted = interpret_chain(chain, gemm, [factor], [], round_middle=False)
+    assert agree(wanted, interpret_deferred(defer(chain), gemm, factor, [], round_middle=False))
 
 
 def after(norm: str, op: Callable[[Middle, int], int]) -> ChainSpec:
@@ -177,6 +187,16 @@ def test_tiles_behind_a_peak_are_refused() -> None:
     chain = after("softmax", lambda b, x: b.op("mul", x, b.load("keep", Space.TILE, BF16)))
     assert why_not(chain) is None  # it could be deferred
     with pytest.raises(PlanError, match="keep: a tile that is read behind"):
+        chain_candidates(chain)
+
+
+def test_values_a_row_behind_a_peak_are_refused() -> None:
+    def masked(b: Middle, x: int) -> int:
+        return b.op("where", b.op("lt", b.column_index(), b.load("length", Space.COLUMN)), x, b.const(0.0))
+
+    chain = after("softmax", masked)
+    assert why_not(chain) is None
+    with pytest.raises(PlanError, match="length: a value a row that is read, element by element, behind"):
         chain_candidates(chain)
 
 
