@@ -182,6 +182,11 @@ class FirstLink:
             return Affine(tiles.tile, tiles.scale, merged)
         if a.scale != b.scale:
             raise PlanError("a sum of two tiles that are scaled differently by their row", node.name)
+        if self.reads_peak(a.tile) != self.reads_peak(b.tile):
+            raise PlanError(
+                "a sum of exponentials, which are scaled when their maximum grows, and of what is none",
+                node.name,
+            )
         return Affine(self._new("add", a.tile, b.tile, name=node.name), a.scale, merged)
 
     def _merged(self, terms: tuple[tuple[int | None, int], ...]) -> tuple[tuple[int | None, int], ...]:

@@ -18,7 +18,8 @@ def deferred_links(first: FirstLink, last: FusedSpec) -> Deferred:
     """What a chain becomes whose second link is ``last``.
 
     Raises:
-        PlanError: what the first hands on has no part without reductions, or fp16 cannot hold that part.
+        PlanError: what the first hands on has no part without reductions, that part is no exponential where
+            others are summed, or fp16 cannot hold it.
     """
     output = first.spec.outputs[0]
     form = first.form(output.node)
@@ -33,11 +34,18 @@ def deferred_links(first: FirstLink, last: FusedSpec) -> Deferred:
     names = [distinct(f"{output.name}_{first.graph.nodes[x].name}", taken) for x in (*columns, *vectors)]
     handed = [Output(name, x, DType.FP32) for name, x in zip(names, (*columns, *vectors), strict=True)]
     built = first.graph.spec((replace(output, node=form.tile), *handed))
+    peak = next((i for i in range(len(built.nodes)) if _is_peak(built, i)), None)
+    if peak is not None and not first.reads_peak(form.tile):
+        raise PlanError(
+            "no exponential itself, but scaled by a sum of some: what is accumulated of it would be scaled"
+            " when their maximum grows",
+            output.name,
+        )
     outputs = built.outputs[: 1 + len(columns)]
     return Deferred(
         ChainSpec((replace(built, outputs=outputs), _behind(last, form, columns, names))),
         tuple(o.node for o in built.outputs[len(outputs) :]),
-        next((i for i in range(len(built.nodes)) if _is_peak(built, i)), None),
+        peak,
     )
 
 

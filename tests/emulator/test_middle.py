@@ -19,6 +19,7 @@ from tests.gpu.chains import ChainCase, Sizes, make_inputs
 
 EXACT = {
     "less its sum": (Sizes(72, 200, 104), "2x64-b1-shared", Weights("streamed", 2)),
+    "less its sum and more": (Sizes(8, 72, 40), "3x64-b1-registers", Weights("streamed", 2)),
     "counted ties": (Sizes(72, 328, 40), "2x64-b2-registers", Weights("resident_first", 2)),
 }
 

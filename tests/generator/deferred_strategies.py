@@ -41,6 +41,11 @@ def _layer_norm(b: Middle, x: int) -> int:
     return b.op("mul", b.op("sub", x, b.field(stats, "mean")), rstd)
 
 
+def _by_its_sum(b: Middle, x: int) -> int:
+    shifted = b.op("sub", x, b.op("row_max", x))
+    return b.op("div", shifted, b.one_more(b.op("abs", b.op("row_sum", shifted))))
+
+
 #: From a value that reads no reduction to one that does.
 NORMS: dict[str, Step] = {
     "rms": lambda b, x: b.op("mul", x, b.op("rsqrt", b.one_more(b.op("row_sumsq", x)))),
@@ -51,6 +56,7 @@ NORMS: dict[str, Step] = {
     "from_lse": _from_lse,
     "unnormalised": lambda b, x: b.op("exp", b.op("sub", x, b.op("row_max", x))),
     "product": lambda b, x: b.op("mul", x, b.op("row_min", x)),
+    "by_its_sum": _by_its_sum,
 }
 #: What keeps the rest deferrable.
 SCALINGS: dict[str, Step] = {
@@ -91,7 +97,7 @@ def normed_chains(draw: st.DrawFn) -> ChainSpec:
         x = BEFORE[name](b, x)
     norm = draw(st.sampled_from(sorted(NORMS)))
     x = NORMS[norm](b, x)
-    sums = norm not in ("layer_norm", "log_softmax")  # a vector that is added is not summed
+    sums = norm not in ("layer_norm", "log_softmax", "by_its_sum")  # a vector that is added is not summed
     for name in draw(st.lists(st.sampled_from(sorted(SCALINGS)), max_size=3)):
         if sums or name != "share":
             x = SCALINGS[name](b, x)

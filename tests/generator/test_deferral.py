@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import re
 from collections.abc import Callable
 
@@ -80,8 +81,29 @@ def test_every_norm_is_deferred(norm: str) -> None:
     assert unsupported(normalize_chain(chain)) is None
 
 
+@pytest.mark.parametrize("norm", NORMS)
+def test_every_norm_keeps_the_meaning(norm: str) -> None:
+    """Alone, on ordinary numbers."""
+    chain, numbers = chain_of(NORMS[norm]), random.Random(0)
+    gemm, factor = ([[numbers.gauss(0, 1) for _ in range(24)] for _ in range(rows)] for rows in (3, 16))
+    wanted = interpret_chain(chain, gemm, [factor], [], round_middle=False)
+    assert agree(wanted, interpret_deferred(defer(chain), gemm, factor, [], round_middle=False))
+
+
 def after(norm: str, op: Callable[[Middle, int], int]) -> ChainSpec:
     return chain_of(lambda b, x: op(b, NORMS[norm](b, x)))
+
+
+def _beside_an_exponential(b: Middle, x: int) -> int:
+    """Both scaled by exp(max(x) - sum(x))."""
+    total = b.op("row_sum", x)
+    scale = b.op("exp", b.op("sub", b.op("row_max", x), total))
+    return b.op("add", b.op("exp", b.op("sub", x, total)), b.op("mul", x, scale), name="both")
+
+
+def _scaled_by_exponentials(b: Middle, x: int) -> int:
+    e = NORMS["unnormalised"](b, x)
+    return b.op("mul", x, b.op("row_sum", b.op("mul", x, e)))
 
 
 REFUSED: dict[str, tuple[ChainSpec, str]] = {
@@ -121,6 +143,14 @@ REFUSED: dict[str, tuple[ChainSpec, str]] = {
         ),
         "exponentials of two values, each shifted by a maximum of its own",
     ),
+    "beside an exponential": (
+        chain_of(_beside_an_exponential),
+        "both: a sum of exponentials, which are scaled when their maximum grows, and of what is none",
+    ),
+    "scaled by exponentials": (
+        chain_of(_scaled_by_exponentials),
+        "p: no exponential itself, but scaled by a sum of some",
+    ),
     "index": (
         chain_of(lambda b, x: b.op("mul", x, b.op("row_argmax", x, name="best"))),
         "best: an index between the GEMMs",
@@ -157,6 +187,16 @@ def test_tiles_behind_a_peak_are_refused() -> None:
     chain = after("softmax", lambda b, x: b.op("mul", x, b.load("keep", Space.TILE, BF16)))
     assert why_not(chain) is None  # it could be deferred
     with pytest.raises(PlanError, match="keep: a tile that is read behind"):
+        chain_candidates(chain)
+
+
+def test_values_a_row_behind_a_peak_are_refused() -> None:
+    def masked(b: Middle, x: int) -> int:
+        return b.op("where", b.op("lt", b.column_index(), b.load("length", Space.COLUMN)), x, b.const(0.0))
+
+    chain = after("softmax", masked)
+    assert why_not(chain) is None
+    with pytest.raises(PlanError, match="length: a value a row that is read, element by element, behind"):
         chain_candidates(chain)
 
 

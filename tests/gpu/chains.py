@@ -96,6 +96,12 @@ DEFERRED_EXACT: dict[str, Make] = {
     "less its sum": _normed(
         lambda b, x: b.op("mul", b.op("sub", x, b.op("row_sum", x)), b.row("weight", BF16)), out=FP32
     ),
+    "less its sum and more": _normed(
+        lambda b, x: b.op(
+            "sub", x, b.op("add", b.op("row_sum", x), b.load("offset", Space.COLUMN, DType.FP32))
+        ),
+        out=FP32,
+    ),
     "by its range": _normed(
         lambda b, x: b.op("mul", x, b.op("sub", b.op("row_max", x), b.op("row_min", x))), out=FP32, tile=True
     ),

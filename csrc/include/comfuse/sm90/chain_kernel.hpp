@@ -106,7 +106,8 @@ struct FusedChain {
     Workspace workspace;
   };
 
-  static_assert(!kBatched || vector_bytes<void, 1, 1>(OperandList{}) == 0, "vectors are for all batches");
+  static_assert(!kBatched || (vector_bytes<void, 1, 1>(OperandList{}) == 0 && !kFolds),
+                "vectors are for all batches");
   // Where the batch's part of a tensor begins.
   template <class T>
   CF_DEVICE static T* base(CfTensor const& tensor, Item const& item) {

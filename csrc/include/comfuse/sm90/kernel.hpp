@@ -78,6 +78,7 @@ struct FusedGemm {
   static constexpr int kSlotsOffset = Main::kStages * Main::kStageBytes;
   // A team's members each have a ring of tile slots, for their own rows; both teams use it, in the order
   // of the items.  A team has a buffer for its tile's vectors.
+  static_assert(!kPairs || (kSlotsOffset % kSwizzleBytes == 0 && kSlotBytes % kSwizzleBytes == 0));
   static constexpr int kVectorsOffset = kSlotsOffset + kTeamSize * kSlots * kSlotBytes;
   static constexpr int kColumnsOffset = kVectorsOffset + kTeams * kVectorBytes;
   static constexpr int kCollectedOffset = kColumnsOffset + ColumnMemory<FusedGemm>::kBytes;

@@ -7,10 +7,10 @@
 
 namespace comfuse::sm90 {
 
-constexpr int kSlotRowBytes = 64;
+constexpr int kSlotRowBytes = 64, kSwizzleBytes = 512;  // after which the swizzle repeats
 
 // Of the `chunk`-th 16 bytes of a row, swizzled: bits 4 and 5 of the address are those of the plain one with
-// bits 7 and 8 added modulo 2.  Slots begin at multiples of 512 bytes.
+// bits 7 and 8 added modulo 2.  Slots begin at multiples of kSwizzleBytes.
 CF_HD constexpr int swizzled_offset(int row, int chunk) {
   return row * kSlotRowBytes + (chunk ^ (row / 2 % 4)) * 16;
 }
