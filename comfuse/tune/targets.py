@@ -31,7 +31,8 @@ def of_function(function: Callable[..., Any], inputs: Sequence[Any], gpu: str) -
     """The kernels of a function of tensors, for the rows of these inputs.
 
     Raises:
-        ArgumentError, TraceError, PlanError: it cannot be traced, or is no program of one GEMM that kernels run.
+        ArgumentError, TraceError, PlanError: it cannot be traced, or is no program of one GEMM that kernels
+            run.
     """
     region = trace_region(function, inputs)
     spec, rows = _of_one_gemm(region.spec), math.prod(region.lead)
