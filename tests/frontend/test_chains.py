@@ -19,6 +19,7 @@ from comfuse.generator.chain import ChainSpec, normalize_chain
 from comfuse.generator.errors import PlanError
 from comfuse.generator.plan.chain import plan_chain
 from comfuse.generator.spec import DType
+from comfuse.reference.accuracy import relative_error
 from tests.frontend.support import LEAD, K, N, check, residual, row, tensor, weight, x
 
 H = N  # of the middle: weight() is (N, K)
@@ -320,9 +321,20 @@ def test_what_is_possible_is_the_generator_s_own_answer(monkeypatch: pytest.Monk
         trace(lambda x, w0, w1: F.relu(x @ w0.t()) @ w1.t(), x(), weight(), second())
 
 
-def test_a_batch_of_chains_is_refused() -> None:
-    with pytest.raises(TraceError, match="no kernel takes both: batched; only one chain at a time"):
-        trace(batches, x(), tensor(2, H, K), tensor(2, OUT, H))
+def attention(q, k, v, mask):
+    return torch.softmax(q @ k.mT / 8 + mask, -1) @ v
+
+
+@pytest.mark.parametrize("lead", [(6,), (2, 3)], ids=["batch", "batch and heads"])
+def test_attention_is_a_chain(lead: tuple[int, ...]) -> None:
+    q, k, v = (tensor(*lead, 40, 64) for _ in range(3))
+    inputs = (q, k, v, tensor(*lead, 40, 40))
+    spec = trace(attention, *inputs)
+    assert isinstance(spec, ChainSpec)
+    assert spec.links[0].batched
+    exact = attention(*(x.double() for x in inputs))
+    error = relative_error(comfuse.fuse(attention)(*inputs), exact)
+    assert error <= 2 * relative_error(attention(*inputs), exact)
 
 
 # --- what is said of it -----------------------------------------------------------------------------------
