@@ -44,7 +44,7 @@ def _program(text: str, made: Manifest) -> Iterator[str]:
     program = programs.parse(text)
     f = facts(program)
     yield f"program {text}"
-    yield f"facts {f.group} {f.a_major} {f.b_major} {f.batched} {f.scalar_count}"
+    yield f"facts {f.group} {f.batched} {f.scalar_count}"
     yield from _slots("a", [f.a])
     yield from _slots("b", f.b[: f.factor_count])
     yield from _slots("operand", f.operands[: f.operand_count])
@@ -56,5 +56,5 @@ def _program(text: str, made: Manifest) -> Iterator[str]:
 
 def _slots(word: str, slots: Iterable[Slot]) -> Iterator[str]:
     for s in slots:
-        numbers = (s.n, s.k, s.heads, s.place, s.space, s.dtype, s.strided, s.whole_rows)
+        numbers = (s.n, s.k, s.heads, s.place, s.space, s.dtype, s.strided, s.whole_rows, s.major)
         yield f"{word} {' '.join(map(str, numbers))} {s.name.decode()}\t{s.allowed.decode()}\t"

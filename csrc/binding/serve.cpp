@@ -45,7 +45,7 @@ char const* text(Facts& facts, std::istream& line) {
 CfSlot slot(Facts& facts, std::istream& line) {
   CfSlot slot{};
   line >> slot.n >> slot.k >> slot.heads >> slot.place >> slot.space >> slot.dtype >> slot.strided >>
-      slot.whole_rows;
+      slot.whole_rows >> slot.major;
   line.ignore(1);
   slot.name = text(facts, line);
   slot.allowed = text(facts, line);
@@ -93,7 +93,7 @@ void serve(std::string const& folder) {
       facts = {};
     } else if (word == "facts") {
       CfProgram& program = facts.program;
-      rest >> program.group >> program.a_major >> program.b_major >> program.batched >> program.scalar_count;
+      rest >> program.group >> program.batched >> program.scalar_count;
     } else if (word == "a") {
       facts.program.a = slot(facts, rest);
     } else if (word == "b") {
