@@ -117,7 +117,8 @@ def test_its_library_is_found_beside_it(
 def test_why_not_asks_for_the_gpu_of_the_package(tmp_path: Path, alone: None) -> None:
     """Of a program whose tiles wait for each other the classes of rows are those of the GPU."""
     b = SpecBuilder(512, 512, BF16)
-    b.output("y", b.op("sub", b.gemm(), b.op("col_sum", b.gemm())), BF16)
+    x = b.gemm()
+    b.output("y", b.op("sub", x, b.op("col_sum", x)), BF16)
     spec = b.spec()
     most = {gpu: rows.classes_on(spec, gpu)[-1] for gpu in ("h200", "h100:64")}
     assert most["h100:64"] < most["h200"]
