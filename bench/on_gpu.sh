@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # One visit to a machine with a Hopper GPU: tests, sanitizer, benchmarks, each stage under its own time limit.
 #
-#   bench/on_gpu.sh                          all stages
-#   bench/on_gpu.sh build tests plain        some of them, in this order
+#   bench/on_gpu.sh                          the usual stages
+#   bench/on_gpu.sh build tests plain        these stages, in this order
 #
-# Stages: build tests chains random sanitizer plain overhead bench tune rmsnorm graphs build-models models pass-time b2b attention profile
+# Usual stages: build tests random sanitizer plain overhead bench graphs models pass-time
+# Others: chains tune rmsnorm build-models b2b attention profile
 # Environment:
 #   OUT              results and logs go here (default: bench/results)
 #   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
-#   BUILD_ARGS TEST_ARGS CHAINS_ARGS RANDOM_ARGS BENCH_ARGS PLAIN_ARGS TUNE_ARGS RMSNORM_ARGS GRAPHS_ARGS
-#   MODELS_ARGS B2B_ARGS
+#   BUILD_ARGS TEST_ARGS CHAINS_ARGS RANDOM_ARGS PLAIN_ARGS BENCH_ARGS TUNE_ARGS RMSNORM_ARGS GRAPHS_ARGS
+#   MODELS_ARGS B2B_ARGS ATTENTION_ARGS
 #                    more arguments for a stage, e.g. BUILD_ARGS='tests/gpu -k n768' TEST_ARGS='-k n768'
 #   MODELS           workloads of models, or models, for build-models, models and pass-time, e.g. 'bert_large gpt2-inference'
 #   LIMIT_<STAGE>    seconds, e.g. LIMIT_TESTS=200
@@ -17,9 +18,10 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
+usual=(build tests random sanitizer plain overhead bench graphs models pass-time)
+known=" ${usual[*]} chains tune rmsnorm build-models b2b attention profile "
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(build tests random sanitizer plain overhead bench graphs models pass-time)
-known=" build tests chains random sanitizer plain overhead bench tune rmsnorm graphs build-models models pass-time b2b attention profile "
+[ ${#stages[@]} -gt 0 ] || stages=("${usual[@]}")
 for s in "${stages[@]}"; do
   [[ $known == *" $s "* ]] || { echo "no stage '$s'; there are:$known" >&2 && exit 2; }
 done

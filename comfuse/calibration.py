@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from comfuse import settings
+from comfuse.build.files import write_whole
 from comfuse.errors import CalibrationError, PlanError
 from comfuse.generator.plan.gpus import Gpu, find
 
@@ -85,11 +85,8 @@ def write(made: Calibration) -> Path:
         CalibrationError: it cannot be written.
     """
     file = path(made.gpu)
-    scratch = file.with_name(f"{file.name}.{os.getpid()}")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(json.dumps({"format": FORMAT, **asdict(made)}, indent=1) + "\n")
-        os.replace(scratch, file)
+        write_whole(file, json.dumps({"format": FORMAT, **asdict(made)}, indent=1) + "\n")
     except OSError as e:
         raise CalibrationError(f"cannot write {file}: {e}; COMFUSE_CALIBRATION names another folder") from e
     return file

@@ -16,10 +16,9 @@ from comfuse.errors import ArgumentError, LoadError, PlanError
 from comfuse.generator.chain import ChainSpec, parse_program
 from comfuse.generator.spec import FusedSpec
 from comfuse.inductor.entrances import options
-from comfuse.library import builder, catalogue, package
+from comfuse.library import builder, catalogue, package, tuned
 from comfuse.library.package import Package
 from comfuse.library.rows import MAX_ROWS, classes_on, hints, m_class
-from comfuse.library.source import source_of
 from comfuse.ops import resolver, served
 
 PathLike = str | os.PathLike[str]
@@ -131,7 +130,7 @@ def _missing(made: Package, device: int) -> Iterator[str]:
 
 def _is_planned(program: FusedSpec | ChainSpec, gpu: str, hint: int | None) -> bool:
     try:
-        source_of(program, gpu, hint)
+        tuned.plan(program, gpu, hint)
     except PlanError:
         return False
     return True

@@ -84,6 +84,11 @@ def _paths(text: str) -> tuple[Path, ...]:
     return tuple(_path(part) for part in text.split(os.pathsep) if part)
 
 
+def data_dir() -> Path:
+    """The user's own: kernel libraries, tables of measured choices, calibrations."""
+    return Path(platformdirs.user_data_dir("comfuse"))
+
+
 CACHE_DIR: Variable[Path] = Variable(
     "COMFUSE_CACHE_DIR", _path, lambda: Path(platformdirs.user_cache_dir("comfuse")), "a path",
     "where built kernels are kept; the user's cache directory if not set",
@@ -139,7 +144,7 @@ TUNED: Variable[tuple[Path, ...] | None] = Variable(
     "off: the cost model alone chooses kernels",
 )  # fmt: skip
 CALIBRATION: Variable[Path] = Variable(
-    "COMFUSE_CALIBRATION", _path, lambda: Path(platformdirs.user_data_dir("comfuse"), "calibration"),
+    "COMFUSE_CALIBRATION", _path, lambda: data_dir() / "calibration",
     "a path",
     "folder of what `comfuse calibrate` measured; in the user's data directory if not set",
 )  # fmt: skip

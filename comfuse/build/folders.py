@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import platformdirs
-
 from comfuse import settings
 
 #: Where setup.py puts a library, as data of the package.
@@ -21,7 +19,7 @@ def add(folder: Path) -> None:
 
 
 def user_library() -> Path:
-    return Path(platformdirs.user_data_dir("comfuse")) / "library"
+    return settings.data_dir() / "library"
 
 
 def library_folders() -> tuple[Path, ...]:

@@ -14,10 +14,12 @@ import shutil
 import subprocess
 import sysconfig
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from comfuse import settings
+from comfuse.build.files import write_whole
 from comfuse.errors import ToolchainError
 
 #: csrc/ of the checkout, or its copy in the installed package.
@@ -230,10 +232,5 @@ def _identity(program: Path, question: str, ask: Callable[[], str]) -> str:
 
 
 def _remember(path: Path, answers: dict[str, str]) -> None:
-    scratch = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(json.dumps(answers, indent=1))
-        os.replace(scratch, path)
-    except OSError:  # an unwritable cache costs time here; the build itself reports it
-        scratch.unlink(missing_ok=True)
+    with suppress(OSError):  # an unwritable cache costs time here; the build itself reports it
+        write_whole(path, json.dumps(answers, indent=1))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,7 +29,17 @@ _GPU = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """An error of ours is a message, not a traceback."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except ComFuseError as e:
+            raise click.ClickException(str(e)) from e
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(comfuse.__version__)
 def main() -> None:
     """A GEMM and what follows it, compiled into one Hopper kernel."""
@@ -64,7 +74,7 @@ def demo(rounds: int, no_inductor: bool) -> None:
     """Build, check and time BERT-large's out-projection + bias + residual + LayerNorm."""
     from comfuse import demo as demonstration
 
-    sys.exit(_run(lambda: demonstration.run(click.echo, rounds=rounds, inductor=not no_inductor)))
+    sys.exit(demonstration.run(click.echo, rounds=rounds, inductor=not no_inductor))
 
 
 @main.command()
@@ -96,15 +106,12 @@ def explain(target: str, shapes: str, gpu: str, training: bool, catalogue: Path 
     inputs = parse_shapes(program.forward if is_model else program, shapes)
     program = program.to("meta") if is_model else program  # where the inputs are
 
-    def run() -> int:
-        explained = explain_program(program, *inputs, gpu=gpu, training=training or None)
-        click.echo(str(explained))
-        if catalogue is not None:
-            catalogue.write_text(text_of(explained.kernels, gpu, f"{target} {shapes}"))
-        fused = not explained.refused if isinstance(explained, Explanation) else explained.fused > 0
-        return 0 if fused else 1
-
-    sys.exit(_run(run))
+    explained = explain_program(program, *inputs, gpu=gpu, training=training or None)
+    click.echo(str(explained))
+    if catalogue is not None:
+        catalogue.write_text(text_of(explained.kernels, gpu, f"{target} {shapes}"))
+    fused = not explained.refused if isinstance(explained, Explanation) else explained.fused > 0
+    sys.exit(0 if fused else 1)
 
 
 @main.command()
@@ -124,35 +131,22 @@ def emit(target: str, shapes: str, gpu: str, output: Path | None) -> None:
     from comfuse import calibration
     from comfuse.cli.target import load_function, parse_shapes
     from comfuse.frontend import trace_region, unfused
-    from comfuse.generator.emit import emit as emit_kernel
-    from comfuse.library import tuned
+    from comfuse.library.source import source_of
 
     function = unfused(load_function(target))
     inputs = parse_shapes(function, shapes)
 
-    def run() -> int:
-        region = trace_region(function, inputs)
-        source = emit_kernel(tuned.plan(region.spec, calibration.gpu(gpu), math.prod(region.lead)))
-        if output is None:
-            click.echo(source.text, nl=False)
-            return 0
-        path = output / f"{source.name}.cu" if output.is_dir() else output
-        path.write_text(source.text)
-        click.echo(str(path))
-        return 0
-
-    sys.exit(_run(run))
+    region = trace_region(function, inputs)
+    source = source_of(region.spec, calibration.gpu(gpu), math.prod(region.lead))
+    if output is None:
+        click.echo(source.text, nl=False)
+        return
+    path = output / f"{source.name}.cu" if output.is_dir() else output
+    path.write_text(source.text)
+    click.echo(str(path))
 
 
 main.add_command(calibrate)
 main.add_command(build_library)
 main.add_command(library)
 main.add_command(tune)
-
-
-def _run(command: Callable[[], int]) -> int:
-    """Runs a command; an error of ours is a message, not a traceback."""
-    try:
-        return command()
-    except ComFuseError as e:
-        raise click.ClickException(str(e)) from e

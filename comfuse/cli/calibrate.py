@@ -7,7 +7,6 @@ from dataclasses import fields
 import click
 
 from comfuse.calibration import Calibration
-from comfuse.errors import ComFuseError
 from comfuse.generator.plan.constants import Constants
 
 
@@ -26,13 +25,6 @@ def calibrate(rounds: int) -> None:
     user's data folder, or in that which COMFUSE_CALIBRATION names, for this model of GPU and its number of
     SMs; deleting the file brings the planner's own constants back.
     """
-    try:
-        _calibrate(rounds)
-    except ComFuseError as e:
-        raise click.ClickException(str(e)) from e
-
-
-def _calibrate(rounds: int) -> None:
     import torch
 
     from comfuse import calibration

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
-
-from comfuse.errors import ComFuseError
 
 if TYPE_CHECKING:
     from comfuse.generator.chain import ChainSpec
     from comfuse.generator.spec import FusedSpec
-    from comfuse.library.catalogue import Entry
+    from comfuse.library.catalogue import Catalogue
     from comfuse.library.manifest import Manifest
-
-T = TypeVar("T")
 
 
 @click.command("build-library")
@@ -43,18 +40,15 @@ def build_library(catalogues: Sequence[str], output: Path, jobs: int | None) -> 
     from comfuse.library import builder, catalogue, package
     from comfuse.ops import served
 
-    def run() -> int:
-        read = [catalogue.read(which) for which in catalogues]
-        packages = [package.read(Path(which)) for which in catalogues if which.endswith(package.SUFFIX)]
-        made = builder.build_library(read, output, jobs=jobs, say=lambda line: click.echo(line, err=True))
-        served.write(output, [text for one in packages for text in one.programs], made)
-        for refusal in made.refused:
-            low, high = refusal["rows"]
-            click.echo(f"refused: {refusal['label']}, rows {low} to {high}: {refusal['reason']}", err=True)
-        click.echo("\n  ".join([f"{output}", *_summary(made)]))
-        return 1 if made.refused else 0
-
-    raise SystemExit(_run(run))
+    read = [catalogue.read(which) for which in catalogues]
+    packages = [package.read(Path(which)) for which in catalogues if which.endswith(package.SUFFIX)]
+    made = builder.build_library(read, output, jobs=jobs, say=lambda line: click.echo(line, err=True))
+    served.write(output, [text for one in packages for text in one.programs], made)
+    for refusal in made.refused:
+        low, high = refusal["rows"]
+        click.echo(f"refused: {refusal['label']}, rows {low} to {high}: {refusal['reason']}", err=True)
+    click.echo("\n  ".join([f"{output}", *_summary(made)]))
+    raise SystemExit(1 if made.refused else 0)
 
 
 @click.group()
@@ -116,8 +110,10 @@ def verify(folders: Sequence[Path]) -> None:
 @click.argument("spec", metavar="SPEC|FILE:FUNCTION|PACKAGE")
 @click.option("--shapes", metavar="NAME=VALUE ...", help="The function's inputs, as for `comfuse explain`.")
 @click.option("--rows", type=click.IntRange(min=1), help="Their number; all classes if not given.")
-@click.option("--gpu", default="h200", show_default=True, help="The GPU, such as h100:114 with 114 SMs.")
-def why_not(spec: str, shapes: str | None, rows: int | None, gpu: str) -> None:
+@click.option(
+    "--gpu", help="The GPU, such as h100:114 with 114 SMs; if not given the package's own, else h200."
+)
+def why_not(spec: str, shapes: str | None, rows: int | None, gpu: str | None) -> None:
     """Say which library has the kernel of a program, or why none does.
 
     SPEC is the text of a program (or a file with it); a function comes with --shapes.  Of a package of
@@ -127,35 +123,36 @@ def why_not(spec: str, shapes: str | None, rows: int | None, gpu: str) -> None:
     from comfuse.library import lookup
     from comfuse.library.rows import classes_on, hints, m_class, served
 
-    def run() -> int:
-        missing = 0
-        for entry in _entries(spec, shapes):
-            classes = classes_on(entry.spec, gpu)
-            asked = entry.rows or hints(entry.spec, gpu) if rows is None else (m_class(rows, classes),)
-            for hint in asked:
-                low, high = served(hint, classes)
-                answers = lookup.why_not(entry.spec, (low, high), gpu)
-                missing += all(reason for _, reason in answers)
-                click.echo(f"{entry.label}, rows {low} to {high}")
-                for folder, reason in answers or [("no library", "none is found")]:
-                    click.echo(f"  {folder}: {reason or 'has it'}")
-        return 1 if missing else 0
-
-    raise SystemExit(_run(run))
+    missing = 0
+    wanted = _wanted(spec, shapes, gpu)
+    for entry in wanted.entries:
+        classes = classes_on(entry.spec, wanted.gpu)
+        asked = entry.rows or hints(entry.spec, wanted.gpu) if rows is None else (m_class(rows, classes),)
+        for hint in asked:
+            low, high = served(hint, classes)
+            answers = lookup.why_not(entry.spec, (low, high), wanted.gpu)
+            missing += all(reason for _, reason in answers)
+            click.echo(f"{entry.label}, rows {low} to {high}")
+            for folder, reason in answers or [("no library", "none is found")]:
+                click.echo(f"  {folder}: {reason or 'has it'}")
+    raise SystemExit(1 if missing else 0)
 
 
-def _entries(given: str, shapes: str | None) -> tuple[Entry, ...]:
-    """The programs that a command line names."""
+def _wanted(given: str, shapes: str | None, gpu: str | None) -> Catalogue:
+    """The programs that a command line names, for a GPU."""
     from comfuse.build import folders
     from comfuse.library import catalogue, package
 
-    if shapes is None and Path(given).suffix == package.SUFFIX:
+    path = Path(given)
+    if shapes is None and path.suffix == package.SUFFIX and path.is_file():
         from comfuse.deploy import kernels_of
 
-        folders.add(kernels_of(given))
-        return catalogue.read(given).entries
+        folders.add(kernels_of(path))
+        made = package.read(path)
+        return catalogue.of_package(replace(made, gpu=gpu or made.gpu))
     program = _program(given, shapes)
-    return (catalogue.Entry(catalogue.label_of(program), program),)
+    entry = catalogue.Entry(catalogue.label_of(program), program)
+    return catalogue.Catalogue(given, "", gpu or "h200", (entry,))
 
 
 def _program(given: str, shapes: str | None) -> FusedSpec | ChainSpec:
@@ -180,11 +177,3 @@ def _summary(made: Manifest) -> list[str]:
         f"by ComFuse {made.comfuse}, nvcc {made.toolchain['nvcc']}, CUTLASS {made.toolchain['cutlass']}, "
         f"ABI version {made.abi_version}, device code {made.device_code}",
     ]
-
-
-def _run(command: Callable[[], T]) -> T:
-    """Runs a command; an error of ours is a message, not a traceback."""
-    try:
-        return command()
-    except ComFuseError as e:
-        raise click.ClickException(str(e)) from e

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from comfuse.errors import ComFuseError, PlanError, SpecError, TuneError
+from comfuse.errors import PlanError, SpecError, TuneError
 
 if TYPE_CHECKING:
     from comfuse.tune import Target
@@ -54,12 +54,9 @@ def tune(
     """
     from comfuse.library.tuned import lookup
 
-    try:
-        if dry_run:
-            raise SystemExit(_show(what, shapes, rows, training, exhaustive))
-        raise SystemExit(_tune(what, shapes, rows, training, output or lookup.user_table(), exhaustive))
-    except ComFuseError as e:
-        raise click.ClickException(str(e)) from e
+    if dry_run:
+        raise SystemExit(_show(what, shapes, rows, training, exhaustive))
+    raise SystemExit(_tune(what, shapes, rows, training, output or lookup.user_table(), exhaustive))
 
 
 def _tune(

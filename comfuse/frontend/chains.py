@@ -23,7 +23,7 @@ from comfuse.frontend.errors import TraceError
 from comfuse.frontend.gemm import FACTORS
 from comfuse.frontend.handlers import FILLS
 from comfuse.frontend.lowered import Lowered
-from comfuse.frontend.views import name_of, refuse, view_of
+from comfuse.frontend.views import is_view, name_of, refuse, source
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.errors import PlanError, SpecError
 from comfuse.generator.plan.chain import check_chain
@@ -78,7 +78,7 @@ def cut(captured: Captured) -> Cut | None:
 
 
 def _cut(captured: Captured, anchor: Node, depends: dict[Node, Node]) -> Cut:
-    middle = _source(_factor(anchor, 0))
+    middle = source(_factor(anchor, 0))
     order = [*captured.graph.nodes]
     first = _needed([middle], set())
     rest = _needed(captured.outputs, {middle})
@@ -95,17 +95,17 @@ def _cut(captured: Captured, anchor: Node, depends: dict[Node, Node]) -> Cut:
         if reason is not None:
             raise found.refused(reason)
     for output in captured.outputs:
-        if _source(output) in shared:
-            raise found.refused(_stored(_source(output), "the function returns it"))
+        if source(output) in shared:
+            raise found.refused(_stored(source(output), "the function returns it"))
     return found
 
 
 def _reads_first(node: Node, inner: set[Node], middle: Node) -> str | None:
     """Why a node behind the cut keeps the middle, or what it comes from, from being on the chip alone."""
-    if node.op != "call_function" or node.target in FILLS or view_of(node) is not None:
+    if node.op != "call_function" or node.target in FILLS or is_view(node):
         return None
     for read in node.all_input_nodes:
-        origin = _source(read)
+        origin = source(read)
         is_left = node.target in FACTORS and [i for i, x in enumerate(node.args) if x is read] == [
             FACTORS[node.target][0]
         ]
@@ -122,13 +122,6 @@ def _factor(product: Node, side: int) -> Node:
     found = product.args[FACTORS[product.target][side]]
     assert isinstance(found, Node)
     return found
-
-
-def _source(node: Node) -> Node:
-    """What a node is a view of, over all views."""
-    while (found := view_of(node)) is not None:
-        node = found[0]
-    return node
 
 
 def _needed(nodes: Iterable[Node], known: set[Node]) -> set[Node]:

@@ -140,6 +140,15 @@ def is_view(node: torch.fx.Node) -> bool:
     return node.target in _VIEWS or (node.target is aten.view.dtype and dtype_of(node) == dtype_of(source))
 
 
+def source(node: torch.fx.Node) -> torch.fx.Node:
+    """What a node is a view of, over all views; itself where it is none.  Looks at no sizes."""
+    while is_view(node):
+        first = node.args[0]
+        assert isinstance(first, torch.fx.Node)
+        node = first if node.target is not operator.getitem else first.args[0]  # type: ignore[assignment]
+    return node
+
+
 def view_of(node: torch.fx.Node) -> tuple[torch.fx.Node, View] | None:
     """What ``node`` is a view of, and which; None if it is none."""
     if not is_view(node):

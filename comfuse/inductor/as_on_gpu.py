@@ -35,14 +35,13 @@ def as_on_gpu() -> Iterator[None]:
         "joint_custom_pre_pass": in_turn(before, _hide_results),
         "joint_custom_post_pass": in_turn(_show_results, _draw, after),
     }
-    F.scaled_dot_product_attention = (
-        _attention  # for multi_head_attention_forward, which hides it from a mode
-    )
+    given = F.scaled_dot_product_attention
+    F.scaled_dot_product_attention = _attention  # multi_head_attention_forward hides it from a mode
     try:
         with _Attention(), config.patch(passes):
             yield
     finally:
-        F.scaled_dot_product_attention = _TORCHS
+        F.scaled_dot_product_attention = given
 
 
 def in_turn(*several: Any) -> Callable[[Graph], None]:

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 from torch.fx import Node
 
-from comfuse import settings
 from comfuse.frontend.errors import TraceError
 from comfuse.frontend.views import is_view
 from comfuse.inductor.candidate import Candidate
 from comfuse.inductor.lowerer import lowered
 from comfuse.inductor.nodes import bytes_of, factors, source, tensor
 from comfuse.inductor.part import Order
-from comfuse.ops.resolver import UNPROVEN
+from comfuse.ops.resolver import unproven
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,9 @@ class Pair:
     def refused(self, order: Order) -> str:
         """Why no kernel runs both, or nothing."""
         try:
-            lowered(self.joined(order))
+            return unproven(lowered(self.joined(order)).lowered.spec)
         except TraceError as e:
             return e.reason
-        return "" if settings.chains() else UNPROVEN
 
     def _multiplies(self, user: Node, read: Node) -> bool:
         """Whether a node is a GEMM behind the middle, and what it reads no more than its left factor."""

@@ -28,7 +28,7 @@ from comfuse.inductor.candidate import Found
 from comfuse.inductor.choose import row_classes
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.verdict import Verdict
-from comfuse.library import tuned
+from comfuse.library.source import source_of
 from comfuse.ops import resolver
 
 _REFUSED: dict[
@@ -87,12 +87,10 @@ def tasks_of(found: Found) -> dict[str, Task[Any] | None]:
 
 def sources(found: Found) -> list[Source]:
     """The kernels of a region that no library has, for all numbers of rows that may come."""
-    from comfuse.generator.emit import emit  # its template engine is not needed before the first build
-
     device = _index(found)
     gpu = resolver.calibrated_gpu(device)
     return [
-        emit(tuned.plan(step.spec, gpu, hint))
+        source_of(step.spec, gpu, hint)
         for step in steps(found.lowered.spec)
         for hint in row_classes(found)
         if resolver.shelved(step.text, _example(hint), device) is None

@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 
 from comfuse.frontend.gemm import FACTORS
 from comfuse.frontend.handlers import ELEMENTWISE, FILLS, POSITIONS, REDUCTIONS
-from comfuse.frontend.views import CASTS, arguments, is_view
+from comfuse.frontend.views import CASTS, arguments, is_view, source
 
 # Stands in for a size that has no hint.
 _UNKNOWN_SIZE = 4096
@@ -135,15 +135,6 @@ def _hint(size: int | torch.SymInt) -> int:
 
 
 # --- what they read -------------------------------------------------------------------------------------
-
-
-def source(node: Node) -> Node:
-    """What a node is a view of, over all views; itself where it is none."""
-    while is_view(node):
-        first = node.args[0]
-        assert isinstance(first, Node)
-        node = first if node.target is not operator.getitem else first.args[0]  # type: ignore[assignment]
-    return node
 
 
 def readers(node: Node) -> Iterator[Node]:

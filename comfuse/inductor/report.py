@@ -18,13 +18,11 @@ from torch.fx import Graph, GraphModule
 from torch.utils import _pytree as pytree
 
 from comfuse import fallbacks
-from comfuse.frontend.calls import steps
 from comfuse.inductor import capture
 from comfuse.inductor.capture import Traced, module_path
 from comfuse.inductor.choose import gpu_name
-from comfuse.inductor.contest import find
 from comfuse.inductor.policy import Policy
-from comfuse.inductor.run import run
+from comfuse.inductor.run import regions, run
 from comfuse.inductor.verdict import Verdict
 from comfuse.library import tuned
 from comfuse.ops import programs
@@ -197,13 +195,12 @@ def _timed(traced: Traced, rows: Sequence[Row], policy: Policy) -> list[Row]:
 
     copy = _copy(traced.module)
     with traced.fake_mode():
-        candidates, _ = find(copy.graph, policy)
-    regions = {anchor.name: candidate for candidate in candidates for anchor in candidate.anchors}
+        of_anchor = {anchor.name: c for c in regions(copy.graph, policy) for anchor in c.anchors}
     with_region = [row for row in rows if row.verdict.spec]
     # Two GEMMs side by side are one region.
-    measured = {c: times(c) for c in dict.fromkeys(regions[row.verdict.anchor] for row in with_region)}
+    measured = {c: times(c) for c in dict.fromkeys(of_anchor[row.verdict.anchor] for row in with_region)}
     return [
-        replace(row, **measured[regions[row.verdict.anchor]]) if row.verdict.spec else row for row in rows
+        replace(row, **measured[of_anchor[row.verdict.anchor]]) if row.verdict.spec else row for row in rows
     ]
 
 
@@ -231,13 +228,8 @@ def _notes(graphs: Sequence[Traced], training: bool) -> Iterator[str]:
 
 def _measured(rows: Sequence[Row], gpu: str) -> Iterator[str]:
     """How many kernels of what is fused were chosen by measurement, if any was."""
-    fused = dict.fromkeys((row.verdict.spec, row.verdict.shape[0]) for row in rows if row.verdict.fused)
-    plans = [
-        tuned.plan(step.spec, gpu, m)
-        for text, m in fused
-        if isinstance(m, int)
-        for step in steps(programs.parse(text).spec, gpu, m)
-    ]
+    fused = dict.fromkeys(kernel for row in rows for kernel in row.verdict.kernels)
+    plans = [tuned.plan(programs.parse(text).spec, gpu, m) for text, m in fused if m is not None]
     count = sum(map(tuned.is_measured, plans))
     if count:
         yield f"{count} of {len(plans)} kernels were chosen by measurement, the rest by the cost model"

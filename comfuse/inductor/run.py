@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace as changed
 
 import torch
@@ -38,22 +39,14 @@ def run(graph: Graph, policy: Policy, *, build: bool = True) -> list[Verdict]:
     except Exception as e:
         _report(e, "looking for regions", "\n".join(str(node) for node in graph.nodes))
         return []
-    chosen: list[tuple[Found, Verdict]] = []
-    for candidate in candidates:
-        found: Found | None = None
-        try:
-            found = lowerer.lowered(candidate)
-            regions, left = _chosen(found, policy)
-            chosen += regions
-            verdicts += left
-        except Exception as e:
-            verdicts += _left_after(e, candidate, found)
+    chosen, left = _decided(candidates, policy)
+    verdicts += left
     try:
         settled = jit.settle(chosen, policy, build=build)
     except (FallbackError, ToolchainError):  # which the user asked for
         raise
     except Exception as e:
-        return verdicts + [left for found, _ in chosen for left in _left_after(e, found.candidate, found)]
+        return verdicts + [v for found, _ in chosen for v in _left_after(e, found.candidate, found)]
     apart = {anchor.name: c.apart for c in candidates for anchor in c.anchors}
     now: dict[Node, Node] = {}  # what took the place of outputs of regions
     for (found, _), verdict in zip(chosen, settled, strict=True):
@@ -66,6 +59,31 @@ def run(graph: Graph, policy: Policy, *, build: bool = True) -> list[Verdict]:
         except Exception as e:
             verdicts += _left_after(e, candidate, found)
     return [changed(v, apart=v.apart or apart.get(v.anchor, "")) for v in verdicts]
+
+
+def regions(graph: Graph, policy: Policy) -> list[Candidate]:
+    """The regions that :func:`run` has verdicts on in the end, fused or not; for a graph that is for show."""
+    candidates, _ = contest.find(graph, policy)
+    chosen, _ = _decided(candidates, policy)
+    return [found.candidate for found, _ in chosen]
+
+
+def _decided(
+    candidates: Sequence[Candidate], policy: Policy
+) -> tuple[list[tuple[Found, Verdict]], list[Verdict]]:
+    """The regions of candidates with their verdicts, and the verdicts of what has none."""
+    chosen: list[tuple[Found, Verdict]] = []
+    verdicts: list[Verdict] = []
+    for candidate in candidates:
+        found: Found | None = None
+        try:
+            found = lowerer.lowered(candidate)
+            of_candidate, left = _chosen(found, policy)
+            chosen += of_candidate
+            verdicts += left
+        except Exception as e:
+            verdicts += _left_after(e, candidate, found)
+    return chosen, verdicts
 
 
 def _chosen(found: Found, policy: Policy) -> tuple[list[tuple[Found, Verdict]], list[Verdict]]:

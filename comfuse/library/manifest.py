@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from comfuse.build.cache import hash_file
+from comfuse.build.files import write_whole
 from comfuse.build.headers import digest
 from comfuse.errors import LoadError
 from comfuse.library import abi
@@ -116,12 +116,7 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Puts the manifest into ``folder``, in one step.  Raises OSError."""
         data = {"format": FORMAT, **asdict(self)}
-        scratch = folder / f"{NAME}.{os.getpid()}"
-        try:
-            scratch.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
-            os.replace(scratch, folder / NAME)
-        finally:
-            scratch.unlink(missing_ok=True)
+        write_whole(folder / NAME, json.dumps(data, indent=1, sort_keys=True) + "\n")
 
 
 def read(folder: Path) -> Manifest:

@@ -17,6 +17,7 @@ from comfuse.build import build
 from comfuse.errors import ComFuseError, JitDisabledError, PlanError, ToolchainError
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan import GPUS, Gpu
+from comfuse.generator.spec import FusedSpec
 from comfuse.library import LoadedKernel, lookup
 from comfuse.library.rows import M_CLASSES, classes_on, m_class, served
 from comfuse.library.source import source_of
@@ -33,11 +34,11 @@ __all__ = [
     "resolve",
     "shelved",
     "translate",
+    "unproven",
     "unsupported_gpu",
 ]
 
-#: Why chains are no kernels unless they are asked for.
-UNPROVEN = "kernels of two GEMMs back to back have not run on a GPU yet; COMFUSE_CHAINS=1 runs them"
+_UNPROVEN = "kernels of two GEMMs back to back have not run on a GPU yet; COMFUSE_CHAINS=1 runs them"
 _LOCK = threading.RLock()
 _PENDING = threading.local()  # the exception behind the message that C++ is carrying
 # Why a spec is not fused, by (spec, class of rows, device), and the GPU and environment that this depends on.
@@ -90,15 +91,16 @@ def _register(spec: str, hint: int | None, device: int) -> str:
     unsupported = unsupported_gpu(device)
     if unsupported:
         return unsupported
-    if isinstance(programs.parse(spec).spec, ChainSpec) and not settings.chains():
-        return UNPROVEN
+    program = programs.parse(spec).spec
+    if unproven(program):
+        return unproven(program)
     classes = classes_of(spec, device)
     kernel = _shelved(spec, hint, device)
     if kernel is not None:
         native.register(spec, kernel, *served(hint, classes))
         return ""
     try:
-        source = source_of(programs.parse(spec).spec, calibrated_gpu(device), hint)
+        source = source_of(program, calibrated_gpu(device), hint)
     except PlanError as e:
         return str(e)
     try:
@@ -109,6 +111,11 @@ def _register(spec: str, hint: int | None, device: int) -> str:
         return "; ".join([str(e), *_why_no_library(spec, hint, device)])
     native.register(spec, kernel, *served(hint, classes))
     return ""
+
+
+def unproven(program: FusedSpec | ChainSpec) -> str:
+    """Why a program is no kernel unless that is asked for, or an empty string."""
+    return _UNPROVEN if isinstance(program, ChainSpec) and not settings.chains() else ""
 
 
 def shelved(spec: str, rows: int, device: int) -> LoadedKernel | None:

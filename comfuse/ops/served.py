@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from comfuse.build.files import write_whole
 from comfuse.errors import CacheError
 from comfuse.library.manifest import Manifest
 from comfuse.library.signature import signature
@@ -24,20 +24,16 @@ def write(folder: Path, texts: Iterable[str], made: Manifest) -> None:
         CacheError: it cannot be written.
     """
     texts = dict.fromkeys(texts)
-    if not texts:
-        (folder / NAME).unlink(missing_ok=True)
-        return
     lines = ["comfuse 1", *(f"schema {name}{arguments}" for name, arguments in schema.schemas().items())]
     for text in texts:
         lines += _program(text, made)
-    scratch = folder / f"{NAME}.{os.getpid()}"
     try:
-        scratch.write_text("\n".join(lines) + "\n")
-        os.replace(scratch, folder / NAME)
+        if texts:
+            write_whole(folder / NAME, "\n".join(lines) + "\n")
+        else:
+            (folder / NAME).unlink(missing_ok=True)
     except OSError as e:
         raise CacheError(f"cannot write the library {folder}: {e}") from e
-    finally:
-        scratch.unlink(missing_ok=True)
 
 
 def _program(text: str, made: Manifest) -> Iterator[str]:

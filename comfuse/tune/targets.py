@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
 
+from comfuse import calibration
 from comfuse.errors import ArgumentError, ComFuseError
 from comfuse.frontend import trace_region
 from comfuse.frontend.calls import steps
@@ -23,16 +24,22 @@ from comfuse.library.signature import signature
 from comfuse.ops import programs
 from comfuse.tune.tuner import Target
 
+_CHAINS = "the cost model alone plans chains"
+
 
 def of_function(function: Callable[..., Any], inputs: Sequence[Any], gpu: str) -> list[Target]:
     """The kernels of a function of tensors, for the rows of these inputs.
 
     Raises:
-        ArgumentError, TraceError, PlanError: it cannot be traced, or is no program that kernels run.
+        ArgumentError, TraceError, PlanError: it cannot be traced, or is no program of one GEMM that kernels
+            run.
     """
     region = trace_region(function, inputs)
-    lead = tuple(region.lead) if region.spec.batched else (math.prod(region.lead),)
-    return _of_region(getattr(function, "__name__", "a function"), region.spec, lead, gpu)
+    spec, rows = _of_one_gemm(region.spec), math.prod(region.lead)
+    lead = tuple(region.lead) if spec.batched else (rows,)
+    name = getattr(function, "__name__", "a function")
+    found = steps(spec, calibration.gpu(gpu), rows)
+    return [Target(label, one, lead) for label, one in _labelled(name, [step.spec for step in found])]
 
 
 def of_model(
@@ -48,14 +55,18 @@ def of_model(
     left_out: list[str] = []
     for row in explain_model(module, *inputs, training=training, policy=Policy(gpu=gpu)).rows:
         verdict = row.verdict
-        if not verdict.fused:
-            continue
         label = " ".join(filter(None, (row.graph, row.module))) or verdict.anchor
-        m, spec = verdict.shape[0], programs.parse(verdict.spec).spec
-        if isinstance(m, str):
-            left_out.append(f"{label}: its number of rows is the symbol {m}: give a size that is fixed")
-        elif isinstance(spec, FusedSpec):
-            found += _of_region(label, spec, _lead(spec, m), gpu)
+        if verdict.chain:
+            left_out.append(f"{label}: a chain with {', '.join(verdict.chain)}: {_CHAINS}")
+            continue
+        numbers = [m for _, m in verdict.kernels if m is not None]
+        if len(numbers) < len(verdict.kernels):
+            left_out.append(
+                f"{label}: its number of rows is the symbol {verdict.shape[0]}: give a size that is fixed"
+            )
+            continue
+        labelled = _labelled(label, [programs.parse(text).spec for text, _ in verdict.kernels])
+        found += [Target(name, one, _lead(one, m)) for (name, one), m in zip(labelled, numbers, strict=True)]
     return _distinct(found, gpu), left_out
 
 
@@ -76,21 +87,23 @@ def of_spec(
     Raises:
         ArgumentError: it is a chain.
     """
+    one = _of_one_gemm(spec)
+    wanted = rows or [_example(hint) for hint in hints(one, gpu)]
+    return [Target(label, one, _lead(one, m)) for m in wanted]
+
+
+def _of_one_gemm(spec: FusedSpec | ChainSpec) -> FusedSpec:
+    """Raises ArgumentError for a chain."""
     if isinstance(spec, ChainSpec):
-        raise ArgumentError(
-            "tune", "spec", "a chain", "a program of one GEMM", "the cost model alone plans chains"
-        )
-    wanted = rows or [_example(hint) for hint in hints(spec, gpu)]
-    return [Target(label, spec, _lead(spec, m)) for m in wanted]
+        raise ArgumentError("tune", "spec", "a chain", "a program of one GEMM", _CHAINS)
+    return spec
 
 
-def _of_region(label: str, spec: FusedSpec, lead: tuple[int, ...], gpu: str) -> list[Target]:
-    found = [step.spec for step in steps(spec, gpu, math.prod(lead))]
-    names = [
-        f"{label}, kernel {i} of {len(found)}" if len(found) > 1 else label for i in range(1, len(found) + 1)
-    ]
-    sizes = f"{spec.n}x{spec.k} {spec.dtype.value}"
-    return [Target(f"{name} {sizes}", one, lead) for name, one in zip(names, found, strict=True)]
+def _labelled(label: str, kernels: Sequence[FusedSpec | ChainSpec]) -> Iterator[tuple[str, FusedSpec]]:
+    """The kernels of one region, with names."""
+    for number, spec in enumerate(map(_of_one_gemm, kernels), 1):
+        of_several = f", kernel {number} of {len(kernels)}" if len(kernels) > 1 else ""
+        yield f"{label}{of_several} {spec.n}x{spec.k} {spec.dtype.value}", spec
 
 
 def _distinct(targets: Iterable[Target], gpu: str) -> list[Target]:

@@ -340,7 +340,8 @@ def test_attention_is_a_chain(lead: tuple[int, ...]) -> None:
 # --- what is said of it -----------------------------------------------------------------------------------
 
 
-def test_explain_shows_the_chain() -> None:
+def test_explain_shows_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFUSE_CHAINS", "1")
     meta = [t.to("meta") for t in (x(64, 1024), weight(), row(), second(), out())]
     found = comfuse.explain(linears, *meta)
     text = str(found)
@@ -349,6 +350,16 @@ def test_explain_shows_the_chain() -> None:
     assert f"M = 65536, K = {K}, H = {H}, N = {OUT}, bf16" in text
     assert "between the GEMMs" in text
     assert "stays in registers" in text
+
+
+def test_explain_shows_a_kernel_a_link_where_chains_are_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COMFUSE_CHAINS", "0")
+    found = comfuse.explain(linears, *(t.to("meta") for t in (x(64, 1024), weight(), row(), second(), out())))
+    assert (found.kernel, found.plan) == (None, None)
+    assert "COMFUSE_CHAINS=1 runs them" in str(found)
+    assert [plan.spec.n for plan in found.stages] == [H, OUT]
 
 
 def test_explain_says_why_it_is_none() -> None:

@@ -19,11 +19,12 @@ from comfuse.build import folders
 from comfuse.cli import main
 from comfuse.errors import ArgumentError, CatalogueError, JitDisabledError, LoadError
 from comfuse.generator import catalog
+from comfuse.generator.builder import SpecBuilder
 from comfuse.generator.chain import parse_program
 from comfuse.generator.spec import DType
 from comfuse.inductor import aot
 from comfuse.inductor.verdict import Verdict
-from comfuse.library import builder, catalogue, lookup, manifest, package
+from comfuse.library import builder, catalogue, lookup, manifest, package, rows
 from comfuse.ops import native, resolver, served
 from tests.inductor import packaged
 from tests.library.stubs import Compilers, compilers
@@ -56,14 +57,14 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver, "_REFUSED", {})
 
 
-def write(path: Path, rows: dict[str, list[int | None]], *, device: str = "cuda") -> Path:
+def write(path: Path, rows: dict[str, list[int | None]], *, device: str = "cuda", gpu: str = "h100") -> Path:
     """A package that calls these programs, without its code."""
     node = {"target": "comfuse::region_1.t1"}
     called = [
         {"node": {**node, "inputs": [{"name": "spec", "arg": {"as_string": text}}, {"name": "a", "arg": {}}]}}
         for text in rows
     ]
-    metadata = {"AOTI_DEVICE_KEY": device, package.KEY: json.dumps({"gpu": "h100", "rows": rows})}
+    metadata = {"AOTI_DEVICE_KEY": device, package.KEY: json.dumps({"gpu": gpu, "rows": rows})}
     with zipfile.ZipFile(path, "w") as archive:
         folder = f"{path.stem}/data/aotinductor/model"
         archive.writestr(f"{folder}/a.wrapper.json", json.dumps({"nodes": called}))
@@ -111,6 +112,23 @@ def test_its_library_is_found_beside_it(
     code, said = why_not(path)
     assert (code, said.count("has it")) == (1, 7)
     assert f"rows {gone['rows'][0]} to {gone['rows'][1]}\n  {library}: its kernels serve" in said
+
+
+def test_why_not_asks_for_the_gpu_of_the_package(tmp_path: Path, alone: None) -> None:
+    """Of a program whose tiles wait for each other the classes of rows are those of the GPU."""
+    b = SpecBuilder(512, 512, BF16)
+    x = b.gemm()
+    b.output("y", b.op("sub", x, b.op("col_sum", x)), BF16)
+    spec = b.spec()
+    most = {gpu: rows.classes_on(spec, gpu)[-1] for gpu in ("h200", "h100:64")}
+    assert most["h100:64"] < most["h200"]
+    path = write(tmp_path / "model.pt2", {spec.text(): [most["h100:64"]]}, gpu="h100:64")
+    for options, gpu in (((), "h100:64"), (("--gpu", "h200"), "h200")):
+        classes = rows.classes_on(spec, gpu)
+        low, high = rows.served(rows.m_class(most["h100:64"], classes), classes)
+        code, said = why_not(path, *options)
+        assert code == 1
+        assert f"rows {low} to {high}\n" in said
 
 
 def test_only_the_rows_that_it_was_exported_for(tmp_path: Path, compilers: Compilers) -> None:

@@ -336,3 +336,29 @@ def test_measured_times_are_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == [row.verdict.anchor for row in report.rows]
     assert [(row.measured_us, row.unfused_measured_us) for row in report.rows] == [(1.5, 2.5)] * 2
     assert "Inductor measured us" in str(report)
+
+
+def test_what_is_measured_is_what_was_decided_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the longer region, or the chain, that was looked at first."""
+    from comfuse.inductor import measure
+    from comfuse.inductor.lowerer import lowered
+
+    specs: list[str] = []
+
+    def times(candidate: Any) -> dict[str, float]:
+        specs.append(lowered(candidate).lowered.spec.text())
+        return {}
+
+    monkeypatch.setattr(measure, "check_device", lambda arguments: None)
+    monkeypatch.setattr(measure, "times", times)
+    monkeypatch.setenv("COMFUSE_CHAINS", "1")
+    sizes = ((4096, 256), (1024, 256), (256, 1024))
+    tensors = [torch.empty(size, dtype=torch.bfloat16, device="meta") for size in sizes]
+    report = comfuse.explain(_two_layers, *tensors, measure=True)
+    assert isinstance(report, Report)
+    assert all("a kernel for each GEMM is faster" in row.verdict.apart for row in report.rows)
+    assert specs == [row.verdict.spec for row in report.rows]
+
+
+def _two_layers(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
+    return F.gelu(F.gelu(F.linear(x, w0)) @ w1.t())

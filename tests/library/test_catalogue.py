@@ -133,7 +133,10 @@ def test_order_of_operands_and_outputs_is_part_of_a_signature() -> None:
 @pytest.mark.parametrize(
     "table, said",
     [
-        ({"program": "linaer", "shapes": [[1, 8]]}, "program is 'linaer'; allowed: add_rmsnorm, b2b, colsum"),
+        (
+            {"program": "linaer", "shapes": [[1, 8]]},
+            "program is 'linaer'; allowed: add_rmsnorm, attention, b2b, colsum",
+        ),
         ({"program": "linear"}, "shapes"),
         ({"program": "linear", "shapes": [[64, 64]], "biass": "same"}, "unknown biass; allowed: program"),
         ({"program": "linear", "shapes": [[64, 64]], "dtype": "float"}, "dtype is 'float'; allowed: bf16"),

@@ -288,11 +288,11 @@ def test_explain_says_what_was_measured(asked: Path) -> None:
 
 
 def test_the_resolver_a_library_and_the_steps_take_it(asked: Path) -> None:
-    from comfuse.ops import resolver
+    from comfuse.library.source import source_of
 
     update(asked, [entry()])
     chosen = comfuse.emit(OTHER).name
-    assert resolver._source(SPEC, "h200", None).name == chosen
+    assert source_of(SPEC, "h200", None).name == chosen
     assert comfuse.emit(comfuse.plan(SPEC)).name == chosen
     wanted = catalogue.Catalogue("test", "", "h200", (catalogue.Entry("x", SPEC, (None,)),))
     assert [source.name for source in builder.sources([wanted])] == [chosen]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from comfuse.errors import ArgumentError, TuneError
 from comfuse.generator import catalog
 from comfuse.generator.catalog import chains
 from comfuse.generator.spec import DType
+from comfuse.inductor.policy import Policy
+from comfuse.inductor.report import explain_model
 from comfuse.library import tuned
 from comfuse.library.signature import signature
 from comfuse.library.tuned.table import Entry, Timed
@@ -123,3 +129,35 @@ def test_targets_of_a_spec_are_its_classes() -> None:
     assert [t.lead for t in targets.of_spec(batched, "h200", (256,))] == [(1, 256)]
     with pytest.raises(ArgumentError, match="spec is a chain"):
         targets.of_spec(chains.mlp(128, 64, 512, BF16), "h200")
+
+
+def test_of_a_model_the_kernels_are_tuned_that_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few rows one kernel could do it; a compiled graph has two, whatever the number of rows."""
+
+    def batch_norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        h = F.linear(x, w)
+        return (h - h.float().mean(0)) * h.float().var(0, correction=0).add(1e-5).rsqrt()
+
+    tensors = [torch.empty(size, dtype=torch.bfloat16, device="meta") for size in ((512, 512), (512, 512))]
+    report = explain_model(batch_norm, *tensors, policy=Policy(force=True, gpu="h200"))
+    run = [text for row in report.rows for text, _ in row.verdict.kernels]
+    monkeypatch.setattr(targets, "Policy", partial(Policy, force=True))
+    found, left_out = targets.of_model(batch_norm, tensors, "h200")
+    assert [t.spec.text() for t in found] == run
+    assert len(targets.of_function(batch_norm, tensors, "h200")) != len(run)
+    assert left_out == []
+
+
+def test_chains_are_left_out_of_a_model_and_refused_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def layers(x: torch.Tensor, w0: torch.Tensor, w1: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.linear(F.gelu(F.linear(x, w0)), w1))
+
+    sizes = ((512, 128), (512, 128), (128, 512))
+    tensors = [torch.empty(size, dtype=torch.bfloat16, device="meta") for size in sizes]
+    monkeypatch.setenv("COMFUSE_CHAINS", "1")
+    found, left_out = targets.of_model(layers, tensors, "h200")
+    assert found == []
+    assert len(left_out) == 2
+    assert all("the cost model alone plans chains" in line for line in left_out)
+    with pytest.raises(ArgumentError, match="the cost model alone plans chains"):
+        targets.of_function(layers, tensors, "h200")

@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import platformdirs
-
 from comfuse import settings
 from comfuse.build.cache import hash_file
 from comfuse.errors import TableError
@@ -29,7 +27,7 @@ SHIPPED = Path(__file__).resolve().parents[2] / "tables"
 
 def user_table() -> Path:
     """Where ``comfuse tune`` writes if it is not told where."""
-    return Path(platformdirs.user_data_dir("comfuse")) / "tuned.json"
+    return settings.data_dir() / "tuned.json"
 
 
 def paths() -> tuple[Path, ...]:

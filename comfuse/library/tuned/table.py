@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -19,6 +17,7 @@ from typing import Any
 
 import filelock
 
+from comfuse.build.files import write_whole
 from comfuse.errors import TableError
 
 FORMAT = 1
@@ -182,12 +181,4 @@ def _order(entry: Entry) -> tuple[str, str, str, float]:
 
 def _write(path: Path, table: Table) -> None:
     lines = ",\n".join(entry.text() for entry in table.entries)
-    scratch = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        with scratch.open("w") as file:
-            file.write(f'{{"format": {FORMAT}, "entries": [\n{lines}\n]}}\n')
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
+    write_whole(path, f'{{"format": {FORMAT}, "entries": [\n{lines}\n]}}\n')
