@@ -18,7 +18,7 @@
 #include <float.h>
 
 #include "comfuse/functors.hpp"
-#include "comfuse/program.hpp"
+#include "comfuse/program_parts.hpp"
 #include "comfuse/sm90/instructions.hpp"
 
 namespace comfuse {

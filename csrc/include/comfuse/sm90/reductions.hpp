@@ -7,7 +7,7 @@
 // finished by the collectors (collector.hpp), group reductions within the tile.
 #pragma once
 
-#include "comfuse/program.hpp"
+#include "comfuse/program_parts.hpp"
 #include "comfuse/sm90/column_reduce.hpp"
 #include "comfuse/sm90/monoids.hpp"
 

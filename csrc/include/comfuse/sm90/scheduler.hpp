@@ -8,7 +8,7 @@
 // deadlock, since the tiles that a tile waits for have neighbouring numbers (see row_group.hpp).
 #pragma once
 
-#include "comfuse/program.hpp"
+#include "comfuse/program_parts.hpp"
 #include "comfuse/sm90/divisor.hpp"
 #include "comfuse/sm90/instructions.hpp"
 

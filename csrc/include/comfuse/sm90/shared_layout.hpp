@@ -7,7 +7,7 @@
 
 #include <cute/arch/mma_sm90_desc.hpp>
 
-#include "comfuse/program.hpp"
+#include "comfuse/program_parts.hpp"
 
 namespace comfuse::sm90 {
 

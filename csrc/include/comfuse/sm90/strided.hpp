@@ -4,7 +4,7 @@
 #pragma once
 
 #include "comfuse/abi.h"
-#include "comfuse/program.hpp"
+#include "comfuse/program_parts.hpp"
 #include "comfuse/sm90/access.hpp"
 
 namespace comfuse::sm90 {
