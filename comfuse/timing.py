@@ -97,6 +97,8 @@ def time_interleaved(
     ``around`` gets the name of each graph and is entered around each replay, outside of what is timed.
     """
     names = list(graphs)
+    if not names:
+        return {}
     samples: dict[str, list[float]] = {name: [] for name in names}
     for round_number in range(WARM_UP_ROUNDS + rounds):
         shift = round_number % len(names)

@@ -115,7 +115,7 @@ def _targets(what: str, shapes: str | None, rows: Sequence[int], training: bool,
 
     if shapes is None:
         if what.endswith(".toml") or what in catalogue.shipped():
-            return targets.of_catalogue(catalogue.read(what), gpu, rows)
+            return _said(what, *targets.of_catalogue(catalogue.read(what), gpu, rows))
         return targets.of_spec(read_spec(what), gpu, rows)
     if rows:
         raise click.BadParameter("--rows is for specs and catalogues; --shapes says how many rows there are")
@@ -124,11 +124,14 @@ def _targets(what: str, shapes: str | None, rows: Sequence[int], training: bool,
         return targets.of_function(program, parse_shapes(program, shapes), gpu)
     is_module = isinstance(program, nn.Module)
     inputs = parse_shapes(program.forward if is_module else program, shapes)
-    found, left_out = targets.of_model(
-        program.to("meta") if is_module else program, inputs, gpu, training=training
-    )
+    on_meta = program.to("meta") if is_module else program
+    return _said(what, *targets.of_model(on_meta, inputs, gpu, training=training))
+
+
+def _said(what: str, found: list[Target], left_out: list[str]) -> list[Target]:
+    """The kernels to tune, once it is printed which are not.  Raises click.ClickException: there are none."""
     for line in left_out:
         click.echo(f"left out: {line}", err=True)
     if not found:
-        raise click.ClickException(f"nothing of {what} is fused: see `comfuse explain`")
+        raise click.ClickException(f"nothing of {what} can be tuned; `comfuse explain` says what is fused")
     return found

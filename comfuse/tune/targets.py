@@ -70,13 +70,19 @@ def of_model(
     return _distinct(found, gpu), left_out
 
 
-def of_catalogue(catalogue: Catalogue, gpu: str, rows: Sequence[int] = ()) -> list[Target]:
-    """The programs of a catalogue; see :func:`of_spec`.  What it says of rows holds if none are given."""
+def of_catalogue(catalogue: Catalogue, gpu: str, rows: Sequence[int] = ()) -> tuple[list[Target], list[str]]:
+    """The programs of a catalogue, and a line about each that is left out; see :func:`of_spec`.  What it says
+    of rows holds if none are given.
+    """
     found: list[Target] = []
+    left_out: list[str] = []
     for entry in catalogue.entries:
+        if isinstance(entry.spec, ChainSpec):
+            left_out.append(f"{entry.label}: a chain: {_CHAINS}")
+            continue
         wanted = rows or [_example(hint) for hint in entry.rows or hints(entry.spec, gpu)]
         found += of_spec(entry.spec, gpu, wanted, entry.label)
-    return _distinct(found, gpu)
+    return _distinct(found, gpu), left_out
 
 
 def of_spec(

@@ -86,6 +86,22 @@ def test_a_catalogue_is_tuned_and_wrong_kernels_are_told(tmp_path: Path, gpu: Fa
     assert all(e.best.label != entries[0].best.label for e in read(tmp_path / "t.json").entries)
 
 
+def test_chains_of_a_catalogue_are_left_out(tmp_path: Path, gpu: FakeGpu) -> None:
+    (tmp_path / "c.toml").write_text(
+        CATALOGUE
+        + """
+[[kernel]]
+program = "mlp"
+shapes = [[128, 64, 256]]
+rows = ["many"]
+"""
+    )
+    result = invoke(str(tmp_path / "c.toml"), "-o", str(tmp_path / "t.json"))
+    assert result.exit_code == 0, result.output
+    assert "left out: mlp" in result.output
+    assert len(read(tmp_path / "t.json").entries) == 2
+
+
 def test_a_spec_is_tuned_at_the_rows_that_are_given(tmp_path: Path, gpu: FakeGpu) -> None:
     from comfuse.generator import catalog
     from comfuse.generator.spec import DType
