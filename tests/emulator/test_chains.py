@@ -90,7 +90,11 @@ def test_a_single_gemm_is_exact(tmp_path: Path, include: Path) -> None:
 
 #: Changes to the device's headers.
 FAULTS: dict[str, tuple[str, str, str]] = {
-    "an absent tile's weights are not passed over": ("chain_kernel.hpp", "weights.skip_tile();", ";"),
+    "an absent tile's weights are not passed over": (
+        "chain_kernel.hpp",
+        "++i)\n        weights.skip_tile();",
+        "++i)\n        ;",
+    ),
     "a slot is free when all warps but one have read it": (
         "chain_factors.hpp",
         "init(&empty(i), 4 * kWarpgroups)",
