@@ -33,9 +33,9 @@ class EmulatedKernel:
 
     kernel: LoadedKernel
 
-    def configure(self, seed: int, processors: int) -> None:
-        """For the launches to come.  The number of processors is what the first launch finds."""
-        self.kernel.handle.emulator_configure(ctypes.c_uint64(seed), processors)
+    def configure(self, seed: int) -> None:
+        """For the launches to come."""
+        self.kernel.handle.emulator_configure(ctypes.c_uint64(seed))
 
     @property
     def error(self) -> str:
@@ -51,11 +51,25 @@ def headers(folder: Path) -> Path:
     return include
 
 
-def build(source: KernelSource, folder: Path, include: Path) -> EmulatedKernel:
-    """Raises ToolchainError without a C++ compiler."""
+def spoilt(folder: Path, file: str, old: str, new: str) -> Path:
+    """The headers, of which one, of those of sm90, reads otherwise."""
+    copy = headers(folder)
+    header = copy / "comfuse" / "sm90" / file
+    text = header.read_text()
+    assert text.count(old) == 1, f"{file} has changed"
+    header.write_text(text.replace(old, new))
+    return copy
+
+
+def build(source: KernelSource, folder: Path, include: Path, processors: int = 2) -> EmulatedKernel:
+    """For a GPU that holds a CTA on each of its processors.
+
+    Raises:
+        ToolchainError: there is no C++ compiler.
+    """
     compiler, _ = find_cxx()
     text, path = folder / f"{source.name}.cpp", folder / f"{source.name}.so"
     text.write_text(source.text)
-    paths = [f"-I{_STANDS_IN}", f"-I{include}"]
-    subprocess.run([str(compiler), *_FLAGS, *paths, str(text), "-o", str(path)], check=True)
+    options = [f"-I{_STANDS_IN}", f"-I{include}", f"-DEMULATOR_PROCESSORS={processors}"]
+    subprocess.run([str(compiler), *_FLAGS, *options, str(text), "-o", str(path)], check=True)
     return EmulatedKernel(library.load(_Built(source.name, path)))

@@ -13,6 +13,16 @@ from pathlib import Path
 _FUNCTIONS = {
     "cvt.rn.bf16x2.f32 %0, %1, %2;": "cvt_bf16x2",
     "cvt.rn.f16x2.f32 %0, %1, %2;": "cvt_f16x2",
+    "cvt.rn.f16x2.e4m3x2 %0, %1;": "cvt_f16x2_of_e4m3x2",
+    "cvt.pack.sat.s8.s32.b32 %0, %1, %2, 0;": "cvt_pack_s8",
+    "cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;": "cvt_pack_s8",
+    "cvt.pack.sat.u8.s32.b32 %0, %1, %2, 0;": "cvt_pack_u8",
+    "cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;": "cvt_pack_u8",
+    "atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;": "atomic_inc",
+    "st.relaxed.gpu.global.u64 [%0], %1;": "store_shared_word",
+    "ld.relaxed.gpu.global.u64 %0, [%1];": "load_shared_word",
+    "ld.relaxed.gpu.global.u32 %0, [%1];": "load_shared_word",
+    "red.relaxed.gpu.global.inc.u32 [%0], %1;": "reduce_inc",
     "st.volatile.global.u32 [%0], 0;": "illegal_address",
     "fence.proxy.async.shared::cta;": "proxy_fence",
     "mov.u32 %0, %%nctaid.x;": "grid_size",
@@ -32,8 +42,13 @@ _FUNCTIONS = {
     "st.global.u8 [%0], %1": "store_word<uint8_t>",
 }
 _PREDICATED = re.compile(r'CF_PREDICATED\("%\d", "(.*)"\)')
-#: The emulator passes parameters by reference: the launch function does not know their size.
-_PARAMETERS = (
+#: The emulator passes parameters by reference: the launch function does not know their size.  Each CTA has
+#: shared memory of its own.
+_REPLACED = (
+    (
+        "extern __shared__ __align__(1024) uint8_t memory[];",
+        "uint8_t* const memory = emulator::machine.cta->memory;",
+    ),
     ("const __grid_constant__ KERNEL::Params params", "KERNEL::Params const& params"),
     ("void (*kFunction)(typename Kernel::Params)", "void (*kFunction)(typename Kernel::Params const&)"),
 )
@@ -48,7 +63,7 @@ def rewrite_headers(include: Path, to: Path) -> None:
 
 
 def rewrite(text: str) -> str:
-    for old, new in _PARAMETERS:
+    for old, new in _REPLACED:
         text = text.replace(old, new)
     result, at = [], 0
     for found in re.finditer(r"\basm(?:\s+volatile)?\s*(?=\()", text):

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from bench.launch import forced_plan, raw_launch
-from comfuse.errors import ToolchainError
 from comfuse.generator import catalog, emit
 from comfuse.generator.plan.chain import CHAIN_SHAPES, ChainPlan, Weights
 from comfuse.generator.spec import DType
-from tests.emulator.build import EmulatedKernel, build, headers
+from tests.emulator.build import EmulatedKernel, spoilt
+from tests.emulator.cases import emulated
 from tests.gpu.chains import ChainCase, ChainInputs, Sizes, make_inputs
 from tests.gpu.outputs import Outputs
 
@@ -41,19 +41,6 @@ PLANS = {
     ),
 }
 SPOILT = "three-warpgroups-streamed"  # the plan that faults are tried on
-PROCESSORS = 2
-
-
-@pytest.fixture(scope="module")
-def include(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return headers(tmp_path_factory.mktemp("headers"))
-
-
-def emulated(source: emit.KernelSource, folder: Path, include: Path) -> EmulatedKernel:
-    try:
-        return build(source, folder, include)
-    except ToolchainError as e:
-        pytest.skip(str(e))
 
 
 def plan_of(name: str) -> ChainPlan:
@@ -66,7 +53,7 @@ def run(kernel: EmulatedKernel, i: ChainInputs, out: Outputs, seed: int) -> int:
     launch, workspace, arguments = raw_launch(
         kernel.kernel, i.case.chain, i.a, factors, rest, out.tensors, i.scalars
     )
-    kernel.configure(seed, PROCESSORS)
+    kernel.configure(seed)
     return launch(ctypes.byref(arguments), workspace.data_ptr(), None)
 
 
@@ -95,7 +82,7 @@ def test_a_single_gemm_is_exact(tmp_path: Path, include: Path) -> None:
     kernel = emulated(source, tmp_path, include)
     a, b = (torch.randint(-3, 4, size).bfloat16() for size in ((641, 72), (104, 72)))
     bias, y = torch.randint(-3, 4, (104,)).bfloat16(), torch.full((641, 104), float("nan"))
-    kernel.configure(0, PROCESSORS)
+    kernel.configure(0)
     launch, workspace, arguments = raw_launch(kernel.kernel, spec, a, [b], [bias], [y])
     assert launch(ctypes.byref(arguments), workspace.data_ptr(), None) == 0, kernel.error
     assert torch.equal(y, a.float() @ b.float().t() + bias.float())
@@ -103,7 +90,11 @@ def test_a_single_gemm_is_exact(tmp_path: Path, include: Path) -> None:
 
 #: Changes to the device's headers.
 FAULTS: dict[str, tuple[str, str, str]] = {
-    "an absent tile's weights are not passed over": ("chain_kernel.hpp", "weights.skip_tile();", ";"),
+    "an absent tile's weights are not passed over": (
+        "chain_kernel.hpp",
+        "++i)\n        weights.skip_tile();",
+        "++i)\n        ;",
+    ),
     "a slot is free when all warps but one have read it": (
         "chain_factors.hpp",
         "init(&empty(i), 4 * kWarpgroups)",
@@ -125,7 +116,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_show(fault: str, tmp_path: Path) -> None:
     """As errors or wrong results."""
-    kernel = emulated(emit.emit_chain(plan_of(SPOILT)), tmp_path, _spoilt(tmp_path, *FAULTS[fault]))
+    kernel = emulated(emit.emit_chain(plan_of(SPOILT)), tmp_path, spoilt(tmp_path, *FAULTS[fault]))
     i = make_inputs(PLANS[SPOILT][0], 1201, integers=True, device="cpu")
     wanted = i.reference(round_middle=True)
     seen = []
@@ -133,13 +124,3 @@ def test_faults_show(fault: str, tmp_path: Path) -> None:
         out = i.outputs()
         seen.append(run(kernel, i, out, seed) == 0 and same(out.tensors, wanted))
     assert not all(seen)
-
-
-def _spoilt(folder: Path, file: str, old: str, new: str) -> Path:
-    """The headers, of which one reads otherwise."""
-    copy = headers(folder)
-    header = copy / "comfuse" / "sm90" / file
-    text = header.read_text()
-    assert text.count(old) == 1, f"{file} has changed"
-    header.write_text(text.replace(old, new))
-    return copy

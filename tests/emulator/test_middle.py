@@ -13,8 +13,8 @@ from bench.launch import raw_launch
 from comfuse.generator import catalog, emit
 from comfuse.generator.plan.chain import Weights, force_chain
 from comfuse.generator.spec import DType, Major
-from tests.emulator.build import headers
-from tests.emulator.test_chains import PROCESSORS, SHAPES, emulated, run, same
+from tests.emulator.cases import emulated
+from tests.emulator.test_chains import SHAPES, run, same
 from tests.gpu.chains import ChainCase, Sizes, make_inputs
 
 EXACT = {
@@ -22,11 +22,6 @@ EXACT = {
     "less its sum and more": (Sizes(8, 72, 40), "3x64-b1-registers", Weights("streamed", 2)),
     "counted ties": (Sizes(72, 328, 40), "2x64-b2-registers", Weights("resident_first", 2)),
 }
-
-
-@pytest.fixture(scope="module")
-def include(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return headers(tmp_path_factory.mktemp("headers"))
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -42,10 +37,11 @@ def test_middle_reductions_are_exact(name: str, tmp_path: Path, include: Path) -
         out.check_guards()
 
 
-def test_attention_of_batches(tmp_path: Path, include: Path) -> None:
+@pytest.mark.parametrize("v_major", Major)
+def test_attention_of_batches(v_major: Major, tmp_path: Path, include: Path) -> None:
     """Rounds in which a warpgroup has no tile; a bias that all batches share."""
     n, d, h = 72, 40, 200
-    chain = catalog.attention(n, d, h, DType.BF16, bias=DType.FP32, v_major=Major.K)
+    chain = catalog.attention(n, d, h, DType.BF16, bias=DType.FP32, v_major=v_major)
     plan = replace(force_chain(chain, SHAPES["3x64-b1-shared"]), weights=Weights("streamed", 2))
     kernel = emulated(emit.emit_chain(plan), tmp_path, include)
     generator = torch.Generator().manual_seed(0)
@@ -55,8 +51,8 @@ def test_attention_of_batches(tmp_path: Path, include: Path) -> None:
             for rows, width in ((m, d), (h, d), (h, n))
         )
         bias, y = torch.randn(m, h, generator=generator), torch.full((batch, m, n), torch.nan).bfloat16()
-        kernel.configure(seed, PROCESSORS)
-        factors = [k, v.mT.contiguous()]
+        kernel.configure(seed)
+        factors = [k, v.mT.contiguous() if v_major is Major.K else v.mT]
         launch, workspace, arguments = raw_launch(kernel.kernel, chain, q, factors, [bias], [y], [d**-0.5])
         assert launch(ctypes.byref(arguments), workspace.data_ptr(), None) == 0, kernel.error
         exact = (q.double() @ k.double().mT * d**-0.5 + bias.double()).softmax(-1) @ v.double()

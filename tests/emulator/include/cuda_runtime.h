@@ -40,9 +40,9 @@ template <class T>
 T __ldcg(T const* p) {
   return *p;
 }
-inline void __nanosleep(unsigned) {}
+inline void __nanosleep(unsigned) { emulator::sleep_between_polls(); }
 inline long long clock64() { return 0; }
-inline void __syncthreads() { emulator::named_barrier(0, int(emulator::machine.threads.size()), true); }
+inline void __syncthreads() { emulator::named_barrier(0, int(emulator::self().cta->threads.size()), true); }
 inline void __syncwarp() { emulator::meet_warp("__syncwarp"); }
 template <class T>
 T __shfl_sync(unsigned, T x, int source) {
@@ -117,7 +117,7 @@ inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType typ
                                        CUtensorMapFloatOOBfill) {
   emulator::TensorMap t{};
   t.base = uint64_t(data), t.rank = rank, t.element = 1u << type,
-  t.swizzled = swizzle != CU_TENSOR_MAP_SWIZZLE_NONE;
+  t.swizzle = swizzle == CU_TENSOR_MAP_SWIZZLE_NONE ? 0 : 32u << swizzle;
   if (rank > 5) return CUDA_ERROR_INVALID_VALUE;
   for (cuuint32_t i = 0; i < rank; ++i) {
     if (steps[i] != 1) return CUDA_ERROR_INVALID_VALUE;
@@ -133,23 +133,20 @@ inline cudaError_t cudaGetDriverEntryPointByVersion(char const*, void** function
   return *found = cudaDriverEntryPointSuccess, cudaSuccess;
 }
 
-// The CTAs one after the other: of kernels whose CTAs wait for each other that is a deadlock.  `function`
-// takes its parameters by reference, which `rewrite.py` sees to.
+// `function` takes its parameters by reference, which `rewrite.py` sees to.
 inline cudaError_t cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void const* function,
                                        void** arguments) {
   auto* const kernel = reinterpret_cast<void (*)(void const*)>(const_cast<void*>(function));
+  unsigned const cluster = config->attrs[0].val.clusterDim.x;
   emulator::machine.error.clear();
   try {
-    if (config->attrs[0].val.clusterDim.x != 1 || config->numAttrs != 1)
-      emulator::fail("clusters and cooperative launches are not emulated");
-    if (config->gridDim.x == 0 || int(config->gridDim.x) > emulator::machine.processors)
+    if (config->gridDim.x == 0 || int(config->gridDim.x) > emulator::machine.processors ||
+        config->gridDim.x % cluster != 0)
       emulator::fail("a grid of %u CTAs", config->gridDim.x);
     ::gridDim = {config->gridDim.x, 1, 1};
-    for (unsigned i = 0; i < config->gridDim.x; ++i) {
-      ::blockIdx = {i, 0, 0};
-      emulator::run_cta(int(config->blockDim.x), int(config->dynamicSmemBytes),
-                        [&] { kernel(arguments[0]); });
-    }
+    emulator::machine.body = [&] { kernel(arguments[0]); };
+    emulator::run_grid({config->gridDim.x, cluster, int(config->blockDim.x), int(config->dynamicSmemBytes)},
+                       config->numAttrs > 1);
     return cudaSuccess;
   } catch (std::runtime_error const& e) {
     emulator::machine.error = e.what();
@@ -157,10 +154,8 @@ inline cudaError_t cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void co
   }
 }
 
-extern "C" inline __attribute__((used, visibility("default"))) void emulator_configure(uint64_t seed,
-                                                                                       int processors) {
+extern "C" inline __attribute__((used, visibility("default"))) void emulator_configure(uint64_t seed) {
   emulator::machine.random.seed(seed);
-  emulator::machine.processors = processors;
 }
 extern "C" inline __attribute__((used, visibility("default"))) char const* emulator_error() {
   return emulator::machine.error.c_str();

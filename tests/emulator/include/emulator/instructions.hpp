@@ -2,6 +2,9 @@
 // operands in order.
 #pragma once
 
+#include <limits>
+
+#include "emulator/scheduler.hpp"
 #include "emulator/tensor_core.hpp"
 
 namespace emulator {
@@ -28,10 +31,59 @@ void cvt_f16x2(uint32_t& d, X high, X low) {
   d = uint32_t(fp16_of(high)) << 16 | fp16_of(low);
 }
 
+// Two bytes, `low` in the lowest, in front of those of `rest`.
+template <class Byte>
+uint32_t packed_bytes(int32_t high, int32_t low, uint32_t rest) {
+  auto const byte = [](int32_t x) {
+    return uint32_t(
+               std::clamp<int32_t>(x, std::numeric_limits<Byte>::min(), std::numeric_limits<Byte>::max())) &
+           0xff;
+  };
+  return rest << 16 | byte(high) << 8 | byte(low);
+}
+inline void cvt_pack_s8(uint32_t& d, int32_t high, int32_t low, uint32_t rest = 0) {
+  d = packed_bytes<int8_t>(high, low, rest);
+}
+inline void cvt_pack_u8(uint32_t& d, int32_t high, int32_t low, uint32_t rest = 0) {
+  d = packed_bytes<uint8_t>(high, low, rest);
+}
+inline void cvt_f16x2_of_e4m3x2(uint32_t& d, uint16_t bytes) {
+  auto const half = [](uint32_t byte) {
+    uint32_t const exponent = byte >> 3 & 15, mantissa = byte & 7;
+    float const x = (byte & 0x7f) == 0x7f ? NAN
+                    : exponent            ? ldexpf(float(mantissa + 8), int(exponent) - 10)
+                                          : ldexpf(float(mantissa), -9);
+    return uint32_t(fp16_of(byte & 0x80 ? -x : x));
+  };
+  d = half(bytes >> 8) << 16 | half(bytes & 0xff);
+}
+
 inline void grid_size(int& size) { size = int(gridDim.x); }
 inline void bar_sync(int id, int count) { named_barrier(id, count, true); }
 inline void bar_sync_1(int count) { named_barrier(1, count, true); }
 inline void bar_arrive(int id, int count) { named_barrier(id, count, false); }
+
+// ---- words that CTAs share
+inline void atomic_inc(uint32_t& before, uint32_t* counter, uint32_t last) {
+  before = *counter;
+  *counter = before >= last ? 0 : before + 1;
+  note_event();
+  give_way();
+}
+inline void reduce_inc(uint32_t* counter, uint32_t last) {
+  uint32_t before;
+  atomic_inc(before, counter, last);
+}
+inline void store_shared_word(uint64_t* p, uint64_t word) {
+  *p = word;
+  note_event();
+  give_way();
+}
+template <class Word>
+void load_shared_word(Word& word, Word const* p) {
+  self().seen = machine.events;
+  word = *p;
+}
 
 // ---- predicated accesses to global memory
 template <class P>

@@ -1,27 +1,30 @@
 // mbarriers, tensor maps and TMA.
 #pragma once
 
-#include "emulator/cta.hpp"
+#include "emulator/machine.hpp"
 
 namespace emulator {
 
 inline uint32_t shared_address(void const* p) {
-  ptrdiff_t const offset = static_cast<uint8_t const*>(p) - comfuse::sm90::memory;
-  if (offset < 0 || offset >= machine.shared_bytes) fail("byte %ld is not in shared memory", long(offset));
+  ptrdiff_t const offset = static_cast<uint8_t const*>(p) - machine.cta->memory;
+  if (offset < 0 || offset >= machine.cta->shared_bytes)
+    fail("byte %ld is not in shared memory", long(offset));
   return uint32_t(offset) + kSharedBase;
 }
 inline uint8_t* shared_byte(uint32_t address) {
-  if (address < kSharedBase || address >= kSharedBase + uint32_t(machine.shared_bytes))
+  if (address < kSharedBase || address >= kSharedBase + uint32_t(machine.cta->shared_bytes))
     fail("address %u is not in shared memory", address);
-  return comfuse::sm90::memory + address - kSharedBase;
+  return machine.cta->memory + address - kSharedBase;
 }
-// The 128-byte swizzle, which TMA writes and wgmma reads: of an address, not of an offset.
-inline uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
+// The swizzle of 128 bytes, 64 or none, which TMA writes: of an address, not of an offset.
+inline uint32_t swizzled(uint32_t address, uint32_t bytes) {
+  return bytes == 0 ? address : address ^ (address >> 7 & (bytes / 16 - 1)) << 4;
+}
 
 // ---- mbarriers
 inline Mbarrier& mbarrier(uint64_t const* word) {
-  auto const found = machine.mbarriers.find(word);
-  if (found == machine.mbarriers.end()) fail("an mbarrier that was not initialised");
+  auto const found = machine.cta->mbarriers.find(word);
+  if (found == machine.cta->mbarriers.end()) fail("an mbarrier that was not initialised");
   if (*word != kMbarrierWord) fail("something wrote over an mbarrier");
   return found->second;
 }
@@ -32,11 +35,23 @@ inline void complete_if_done(Mbarrier& b) {
   wake(b.waiting);
 }
 
+// ---- the cluster
+inline Cta* peer(uint32_t rank) {
+  auto const& ctas = self().cta->cluster->ctas;
+  if (rank >= ctas.size()) fail("no CTA of rank %u in its cluster", rank);
+  return ctas[rank];
+}
+// At the same place in another CTA's shared memory.
+inline uint64_t* word_of(Cta const& cta, uint64_t const* own) {
+  return reinterpret_cast<uint64_t*>(cta.memory +
+                                     (reinterpret_cast<uint8_t const*>(own) - self().cta->memory));
+}
+
 struct Barrier {
   static void init(uint64_t const* word, int count) {
     shared_address(word);
     if (uintptr_t(word) % 8 != 0) fail("an mbarrier is not aligned");
-    if (!machine.mbarriers.emplace(word, Mbarrier{count, count}).second)
+    if (!machine.cta->mbarriers.emplace(word, Mbarrier{count, count}).second)
       fail("an mbarrier is initialised twice");
     *const_cast<uint64_t*>(word) = kMbarrierWord;
   }
@@ -48,28 +63,39 @@ struct Barrier {
     return true;
   }
   static void arrive(uint64_t const* word) { arrive_and_expect_tx(word, 0); }
-  static void arrive(uint64_t const* word, uint32_t, uint32_t) { arrive(word); }
+  // At the same place in another CTA of the cluster, where it comes later.
+  static void arrive(uint64_t const* word, uint32_t rank, uint32_t) {
+    Cta* const to = peer(rank);
+    uint64_t const* const theirs = word_of(*to, word);
+    machine.transfers.push_back({to, [=] { count(theirs, 0); }});
+    give_way();
+  }
   static void arrive_and_expect_tx(uint64_t const* word, uint32_t bytes) {
+    count(word, bytes);
+    give_way();
+  }
+
+ private:
+  static void count(uint64_t const* word, uint32_t bytes) {
     Mbarrier& b = mbarrier(word);
     if (b.pending == 0) fail("one arrival too many at an mbarrier of %d", b.count);
     if (bytes >= 1 << 20) fail("an mbarrier cannot count %u bytes", bytes);
     b.bytes += bytes;
     --b.pending;
     complete_if_done(b);
-    give_way();
   }
 };
 
 // ---- tensor maps: what cuTensorMapEncodeTiled is told, as it stands in the 128 bytes
 struct TensorMap {
   uint64_t base, sizes[5], strides[4];
-  uint32_t box[5], rank, element, swizzled;
+  uint32_t box[5], rank, element, swizzle;
 };
 static_assert(sizeof(TensorMap) <= 128);
 
 inline bool is_legal(TensorMap const& t) {
   bool legal = t.base % 16 == 0 && t.rank >= 1 && t.rank <= 5 && t.box[0] * t.element % 16 == 0 &&
-               (!t.swizzled || t.box[0] * t.element <= 128);
+               (t.swizzle == 0 || t.box[0] * t.element <= t.swizzle);
   for (uint32_t i = 0; i < t.rank; ++i)
     legal = legal && t.sizes[i] >= 1 && t.sizes[i] <= 1ull << 32 && t.box[i] >= 1 && t.box[i] <= 256;
   for (uint32_t i = 0; i + 1 < t.rank; ++i)
@@ -79,11 +105,11 @@ inline bool is_legal(TensorMap const& t) {
 
 // ---- reads of shared memory, which TMA may overtake unless a fence of the proxies follows them
 inline void note_read(uint32_t address) {
-  ++machine.readers[address / 16];
+  ++self().cta->readers[address / 16];
   self().read.push_back(address / 16);
 }
 inline void proxy_fence() {
-  for (uint32_t unit : self().read) --machine.readers[unit];
+  for (uint32_t unit : self().read) --self().cta->readers[unit];
   self().read.clear();
 }
 
@@ -98,9 +124,10 @@ inline void load_box(TensorMap const& t, uint32_t to, int const (&corner)[5]) {
       inside = inside && x >= 0 && uint64_t(x) < t.sizes[i];
       from += uint64_t(x) * (i == 0 ? t.element : t.strides[i - 1]);
     }
-    uint32_t const place = t.swizzled ? swizzled(address) : address;
-    auto const found = machine.readers.find(place / 16);
-    if (found != machine.readers.end() && found->second > 0) fail("TMA overtakes a read: no proxy fence");
+    uint32_t const place = swizzled(address, t.swizzle);
+    auto const found = machine.cta->readers.find(place / 16);
+    if (found != machine.cta->readers.end() && found->second > 0)
+      fail("TMA overtakes a read: no proxy fence");
     uint8_t* const byte = shared_byte(place);
     if (inside)
       memcpy(byte, reinterpret_cast<void const*>(from), t.element);
@@ -113,32 +140,55 @@ inline void load_box(TensorMap const& t, uint32_t to, int const (&corner)[5]) {
   }
 }
 
+// To the same place in the CTAs of a mask, each of which counts its bytes.
+template <class... Coordinate>
+void load_later(void const* map, uint64_t* word, uint32_t ranks, void* to, Coordinate... coordinate) {
+  constexpr int kRank = sizeof...(Coordinate);
+  TensorMap t;
+  memcpy(&t, map, sizeof t);
+  if (t.rank != kRank) fail("a load of rank %d from a tensor map of rank %u", kRank, t.rank);
+  uint32_t const address = shared_address(to);
+  if (address % std::max(128u, 8 * t.swizzle) != 0) fail("TMA writes to %u, which is not aligned", address);
+  std::vector<int> const corner{int(coordinate)...};
+  for (uint32_t rank = 0; ranks >> rank != 0; ++rank) {
+    if ((ranks >> rank & 1) == 0) continue;
+    Cta* const cta = peer(rank);
+    uint64_t const* const theirs = word_of(*cta, word);
+    machine.transfers.push_back({cta, [=] {
+                                   int all[5] = {};
+                                   uint32_t bytes = t.element;
+                                   for (int i = 0; i < kRank; ++i) all[i] = corner[i], bytes *= t.box[i];
+                                   load_box(t, address, all);
+                                   Mbarrier& b = mbarrier(theirs);
+                                   b.bytes -= bytes;
+                                   complete_if_done(b);
+                                 }});
+  }
+}
+inline uint32_t own_rank() {
+  auto const& ctas = self().cta->cluster->ctas;
+  return uint32_t(std::find(ctas.begin(), ctas.end(), self().cta) - ctas.begin());
+}
+
 template <int Rank>
 struct TmaLoad {
   template <class... Coordinate>
   static void copy(void const* map, uint64_t* word, uint64_t, void* to, Coordinate... coordinate) {
     static_assert(sizeof...(Coordinate) == Rank);
-    TensorMap t;
-    memcpy(&t, map, sizeof t);
-    if (t.rank != Rank) fail("a load of rank %d from a tensor map of rank %u", Rank, t.rank);
-    uint32_t const address = shared_address(to);
-    if (address % (t.swizzled ? 1024 : 128) != 0) fail("TMA writes to %u, which is not aligned", address);
-    std::vector<int> const corner{int(coordinate)...};
-    machine.transfers.push_back([=] {
-      int all[5] = {};
-      uint32_t bytes = t.element;
-      for (int i = 0; i < Rank; ++i) all[i] = corner[i], bytes *= t.box[i];
-      load_box(t, address, all);
-      Mbarrier& b = mbarrier(word);
-      b.bytes -= bytes;
-      complete_if_done(b);
-    });
+    load_later(map, word, 1u << own_rank(), to, coordinate...);
   }
 };
 struct TmaLoadOfAnyRank {
   template <class... Coordinate>
-  static void copy(void const* map, uint64_t* word, uint64_t hint, void* to, Coordinate... coordinate) {
-    TmaLoad<sizeof...(Coordinate)>::copy(map, word, hint, to, coordinate...);
+  static void copy(void const* map, uint64_t* word, uint64_t, void* to, Coordinate... coordinate) {
+    load_later(map, word, 1u << own_rank(), to, coordinate...);
+  }
+};
+struct TmaMulticast {
+  template <class... Coordinate>
+  static void copy(void const* map, uint64_t* word, uint16_t ranks, uint64_t, void* to,
+                   Coordinate... coordinate) {
+    load_later(map, word, ranks, to, coordinate...);
   }
 };
 

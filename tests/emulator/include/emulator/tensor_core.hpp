@@ -1,4 +1,4 @@
-// wgmma and ldmatrix, as the PTX ISA lays out their fragments.  K-major operands with the 128-byte swizzle.
+// wgmma and ldmatrix, as the PTX ISA lays out their fragments.  Operands have the 128-byte swizzle.
 #pragma once
 
 #include <tuple>
@@ -10,21 +10,27 @@ namespace emulator {
 
 inline float element(uint32_t address, bool half) {
   uint16_t bits;
-  memcpy(&bits, shared_byte(swizzled(address)), 2);
+  memcpy(&bits, shared_byte(swizzled(address, 128)), 2);
   return half ? float_of_fp16(bits) : float_of_bf16(bits);
 }
 
-// Rows of 16 k's: row r's at start + r / 8 * stride + r % 8 * 128, all of that swizzled.
-inline std::vector<float> rows_of(uint64_t descriptor, int first, int count, bool half) {
-  uint32_t const start = uint32_t(descriptor & 0x3fff) << 4, stride = uint32_t(descriptor >> 32 & 0x3fff)
-                                                                      << 4;
+// Rows of 16 k's, in lines of 128 bytes, the eighth line after a line `stride` further, all of that swizzled.
+// K-major, a line has a row's k's; MN-major, a k's elements of 64 rows, and the next 64 lie `leading`
+// further.
+inline std::vector<float> rows_of(uint64_t descriptor, int first, int count, bool half, bool mn_major) {
+  auto const bytes = [&](int bit) { return uint32_t(descriptor >> bit & 0x3fff) << 4; };
+  uint32_t const start = bytes(0), leading = bytes(16), stride = bytes(32);
   if (descriptor >> 62 != 1) fail("a descriptor without the 128-byte swizzle");
-  if ((descriptor >> 49 & 7) != 0 || start % 1024 >= 128)
+  if ((descriptor >> 49 & 7) != 0 || start % 1024 >= (mn_major ? 1u : 128u))
     fail("a descriptor that starts within a swizzle atom");
   std::vector<float> values(16 * count);
   for (int r = 0; r < count; ++r)
-    for (int k = 0; k < 16; ++k)
-      values[16 * r + k] = element(start + (first + r) / 8 * stride + (first + r) % 8 * 128 + 2 * k, half);
+    for (int k = 0; k < 16; ++k) {
+      uint32_t const row = first + r, line = mn_major ? k : row, within = mn_major ? row % 64 : k;
+      values[16 * r + k] = element(
+          start + (mn_major ? row / 64 * leading : 0) + line / 8 * stride + line % 8 * 128 + 2 * within,
+          half);
+    }
   return values;
 }
 
@@ -51,8 +57,8 @@ inline void run_wgmma(Thread const* lanes, int group, int index) {
   }
   int const first = int(lanes[0].id / 32 % 4) * 16;
   auto const a = w.a_in_registers ? rows_in_registers(lanes, group, index, w.half)
-                                  : rows_of(w.descriptor_a, first, 16, w.half);
-  auto const b = rows_of(w.descriptor_b, 0, w.n, w.half);
+                                  : rows_of(w.descriptor_a, first, 16, w.half, w.mn_major_a);
+  auto const b = rows_of(w.descriptor_b, 0, w.n, w.half, w.mn_major_b);
   for (int i = 0; i < 32; ++i) {
     float* const d = lanes[i].groups[group].wgmmas[index].d;
     for (int n = 0; n < w.n / 2; ++n) {
@@ -80,7 +86,7 @@ inline void wgmma_commit() {
   self().groups.push_back({std::move(self().issued)});
   self().issued.clear();
   ++self().committed;
-  wake(machine.multiplying[self().id / kWarpgroupThreads]);
+  wake(self().cta->multiplying[self().id / kWarpgroupThreads]);
   meet_warp("wgmma.commit_group", [] {
     if (machine.draw(2) == 0)
       for (size_t g = 0; g < lane(0).groups.size(); ++g) run_group(&lane(0), int(g));  // in order
@@ -91,11 +97,11 @@ template <int Left>
 void wgmma_wait() {
   if (!self().issued.empty()) fail("waits for wgmmas that were not committed");
   unsigned const group = self().id / kWarpgroupThreads;
-  Thread* const first = &machine.threads[kWarpgroupThreads * group];
+  Thread* const first = &self().cta->threads[kWarpgroupThreads * group];
   long const wanted = self().committed - Left;
   for (Thread* lanes = first; lanes < first + kWarpgroupThreads; ++lanes)
     while (lanes->committed < wanted) {
-      machine.multiplying[group].push_back(&self());
+      self().cta->multiplying[group].push_back(&self());
       block("wgmmas of the warpgroup's other warps");
     }
   meet_warp("wgmma.wait_group", [=] {
@@ -117,17 +123,18 @@ inline void issue(Wgmma const& w, float const* last) {
   if (last - w.d != w.n / 2 - 1) fail("accumulators that are not one array");
   self().issued.push_back(w);
 }
-template <int N, bool Half>
+template <int N, bool Half, bool MNMajorA, bool MNMajorB>
 struct WgmmaOfShared {
   template <class... X>
   static void fma(uint64_t a, uint64_t b, X&&... x) {
     auto const d = std::forward_as_tuple(x...);
     constexpr int kCount = sizeof...(X) - 1;
     static_assert(kCount == N / 2);
-    issue({N, Half, false, bool(std::get<kCount>(d)), {}, a, b, &std::get<0>(d)}, &std::get<kCount - 1>(d));
+    issue({N, Half, false, bool(std::get<kCount>(d)), MNMajorA, MNMajorB, {}, a, b, &std::get<0>(d)},
+          &std::get<kCount - 1>(d));
   }
 };
-template <int N, bool Half>
+template <int N, bool Half, bool MNMajorB>
 struct WgmmaOfRegisters {
   template <class... X>
   static void fma(uint32_t const& a0, uint32_t const& a1, uint32_t const& a2, uint32_t const& a3, uint64_t b,
@@ -135,7 +142,16 @@ struct WgmmaOfRegisters {
     auto const d = std::forward_as_tuple(x...);
     constexpr int kCount = sizeof...(X) - 1;
     static_assert(kCount == N / 2);
-    issue({N, Half, true, bool(std::get<kCount>(d)), {&a0, &a1, &a2, &a3}, 0, b, &std::get<0>(d)},
+    issue({N,
+           Half,
+           true,
+           bool(std::get<kCount>(d)),
+           false,
+           MNMajorB,
+           {&a0, &a1, &a2, &a3},
+           0,
+           b,
+           &std::get<0>(d)},
           &std::get<kCount - 1>(d));
   }
 };

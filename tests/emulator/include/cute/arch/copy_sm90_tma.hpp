@@ -11,13 +11,8 @@ using SM90_TMA_LOAD_2D = emulator::TmaLoad<2>;
 using SM90_TMA_LOAD_3D = emulator::TmaLoad<3>;
 using SM90_TMA_LOAD_5D = emulator::TmaLoad<5>;
 using SM90_TMA_LOAD = emulator::TmaLoadOfAnyRank;
-struct SM90_TMA_LOAD_MULTICAST {
-  template <class... X>
-  static void copy(X...) {
-    emulator::fail("multicast is not emulated");
-  }
-};
+using SM90_TMA_LOAD_MULTICAST = emulator::TmaMulticast;
 inline uint32_t cast_smem_ptr_to_uint(void const* p) { return emulator::shared_address(p); }
-inline void cluster_arrive_relaxed() { emulator::fail("clusters are not emulated"); }
-inline void cluster_wait() {}
+inline void cluster_arrive_relaxed() { emulator::arrive_at_cluster(); }
+inline void cluster_wait() { emulator::wait_for_cluster(); }
 }  // namespace cute

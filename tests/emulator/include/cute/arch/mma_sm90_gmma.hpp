@@ -8,19 +8,20 @@ namespace SM90::GMMA {
 enum class Major { K, MN };
 enum class ScaleOut { Zero, One };
 
-#define EMULATOR_WGMMA(N)                                                                          \
-  template <Major MajorA, Major MajorB>                                                            \
-  struct MMA_64x##N##x16_F32BF16BF16_SS : emulator::WgmmaOfShared<N, false> {                      \
-    static_assert(MajorA == Major::K && MajorB == Major::K, "MN-major operands are not emulated"); \
-  };                                                                                               \
-  template <Major MajorA, Major MajorB>                                                            \
-  struct MMA_64x##N##x16_F32F16F16_SS : emulator::WgmmaOfShared<N, true> {                         \
-    static_assert(MajorA == Major::K && MajorB == Major::K, "MN-major operands are not emulated"); \
-  };                                                                                               \
-  template <Major, Major>                                                                          \
-  struct MMA_64x##N##x16_F32BF16BF16_RS : emulator::WgmmaOfRegisters<N, false> {};                 \
-  template <Major, Major>                                                                          \
-  struct MMA_64x##N##x16_F32F16F16_RS : emulator::WgmmaOfRegisters<N, true> {}
+#define EMULATOR_WGMMA(N)                                                                                    \
+  template <Major A, Major B>                                                                                \
+  struct MMA_64x##N##x16_F32BF16BF16_SS                                                                      \
+      : emulator::WgmmaOfShared<N, false, A == Major::MN, B == Major::MN> {};                                \
+  template <Major A, Major B>                                                                                \
+  struct MMA_64x##N##x16_F32F16F16_SS : emulator::WgmmaOfShared<N, true, A == Major::MN, B == Major::MN> {}; \
+  template <Major A, Major B>                                                                                \
+  struct MMA_64x##N##x16_F32BF16BF16_RS : emulator::WgmmaOfRegisters<N, false, B == Major::MN> {             \
+    static_assert(A == Major::K, "registers are K-major");                                                   \
+  };                                                                                                         \
+  template <Major A, Major B>                                                                                \
+  struct MMA_64x##N##x16_F32F16F16_RS : emulator::WgmmaOfRegisters<N, true, B == Major::MN> {                \
+    static_assert(A == Major::K, "registers are K-major");                                                   \
+  }
 EMULATOR_WGMMA(64);
 EMULATOR_WGMMA(128);
 EMULATOR_WGMMA(192);
