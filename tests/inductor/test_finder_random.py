@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch.fx import Graph, Node
 
 from comfuse.frontend.errors import TraceError
-from comfuse.inductor import contest
-from comfuse.inductor.candidate import Candidate
+from comfuse.inductor import contest, lowerer
+from comfuse.inductor.candidate import Candidate, Found
 from comfuse.inductor.nodes import is_anchor
 from comfuse.inductor.policy import Policy
 from tests.inductor.graphs import Builder, has_order, is_convex
@@ -117,10 +117,11 @@ def test_regions_can_be_replaced_whatever_is_refused(
     graph = build(steps)
     refused = set(data.draw(st.lists(st.sampled_from([n.name for n in graph.nodes]), max_size=4)))
 
-    def lowered(candidate: Candidate) -> None:
+    def lowered(candidate: Candidate) -> Found:
         for node in candidate.nodes:
             if node.name in refused:
                 raise TraceError("refused", node=node.name)
+        return lowerer.lowered(candidate)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contest, "lowered", lowered)
