@@ -20,7 +20,7 @@ from comfuse.build.toolkit import find_cutlass
 from comfuse.errors import ToolchainError
 from comfuse.inductor import aot, choose, log
 from comfuse.inductor.policy import Policy
-from comfuse.inductor.run import run
+from comfuse.inductor.run import report_bug, run
 from comfuse.inductor.save import save_sums
 from comfuse.library import lookup
 from comfuse.library.tuned import lookup as tuned
@@ -89,7 +89,10 @@ class SavingPass(CustomGraphPass):
     def __call__(self, graph: Graph) -> None:
         for users in self.before:
             users(graph)
-        save_sums(graph)
+        try:
+            save_sums(graph)
+        except Exception as e:  # what is marked until then is right all the same
+            report_bug(e, "what is saved for the backward pass", "\n".join(str(node) for node in graph.nodes))
 
     def uuid(self) -> str | None:
         """As :meth:`ComFusePass.uuid`."""

@@ -37,7 +37,7 @@ def run(graph: Graph, policy: Policy, *, build: bool = True) -> list[Verdict]:
     try:
         candidates, verdicts = contest.find(graph, policy)
     except Exception as e:
-        _report(e, "looking for regions", "\n".join(str(node) for node in graph.nodes))
+        report_bug(e, "looking for regions", "\n".join(str(node) for node in graph.nodes))
         return []
     chosen, left = _decided(candidates, policy)
     verdicts += left
@@ -125,12 +125,12 @@ def _left_after(error: Exception, candidate: Candidate, found: Found | None) -> 
         return [contest.left(anchor, error.reason) for anchor in candidate.anchors]
     nodes = [node.format_node() or str(node) for node in candidate.nodes]
     spec = "" if found is None else found.lowered.spec.text()
-    _report(error, candidate.anchors[0].name, "\n".join(nodes), spec)
+    report_bug(error, candidate.anchors[0].name, "\n".join(nodes), spec)
     return [contest.left(anchor, f"a bug in ComFuse: {_line(error)}") for anchor in candidate.anchors]
 
 
-def _report(error: Exception, where: str, nodes: str, spec: str = "") -> None:
-    """Counts a bug, and logs it once with what reproduces it.
+def report_bug(error: Exception, where: str, nodes: str, spec: str = "") -> None:
+    """Counts a bug of a pass, and logs it once with what reproduces it.
 
     Raises:
         FallbackError: ``COMFUSE_STRICT`` is 1.

@@ -11,7 +11,9 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.fx import Graph
 
-from comfuse.inductor import log
+from comfuse import fallbacks
+from comfuse.errors import FallbackError
+from comfuse.inductor import hook, log
 from comfuse.inductor.entrances import enable
 from comfuse.inductor.save import save_sums
 from tests.inductor.interpreted import interpreted
@@ -94,3 +96,24 @@ def test_gradients(norm: nn.Module) -> None:
     assert sum(verdict.fused for verdict in log.verdicts()) >= 1
     for ours, eager, true in zip(fused, gradients(model, x, model), truth, strict=True):
         assert (ours.double() - true).norm() <= 2 * (eager.double() - true).norm()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_bug_is_counted_and_nothing_is_marked(strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(graph: Graph) -> None:
+        raise ZeroDivisionError("broken")
+
+    monkeypatch.setattr(hook, "save_sums", broken)
+    monkeypatch.setenv("COMFUSE_STRICT", str(int(strict)))
+    fallbacks.reset()
+    graph = Graph()
+    graph.output(graph.placeholder("x"))
+    if strict:
+        with pytest.raises(FallbackError, match="saved for the backward pass: ZeroDivisionError"):
+            hook.SavingPass()(graph)
+    else:
+        hook.SavingPass()(graph)
+    ((where, reason),) = fallbacks.counts()
+    assert where == "torch.compile"
+    assert "saved for the backward pass: ZeroDivisionError: broken" in reason
+    fallbacks.reset()
