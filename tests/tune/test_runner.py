@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,8 +52,8 @@ class Binding:
 def binding(monkeypatch: pytest.MonkeyPatch) -> Binding:
     fake = Binding()
     monkeypatch.setattr(module, "_current_device", lambda: 0)
-    monkeypatch.setattr(native, "load", lambda: None)
-    monkeypatch.setattr(native, "copies", dict)
+    library = SimpleNamespace(comfuse_copies=lambda slot: 0, comfuse_reset_copies=lambda: None)
+    monkeypatch.setattr(native, "load", lambda: library)
     monkeypatch.setattr(native, "register_program", fake.programs.append)
     monkeypatch.setattr(native, "register", lambda *given: fake.kernels.append(given))
     monkeypatch.setattr(resolver, "planner_gpu", lambda index: "h200")
