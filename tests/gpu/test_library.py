@@ -12,10 +12,10 @@ import torch
 
 from comfuse.library import builder, catalogue, lookup
 from comfuse.ops import resolver
+from tests.processes import ROOT, python_path
 
 pytestmark = pytest.mark.gpu
 
-ROOT = Path(__file__).parents[2]
 N, K = 384, 256
 VECTORS = {"bias": "same", "residual": "same", "ln_weight": "same", "ln_bias": "same"}
 CATALOGUE = {
@@ -81,7 +81,7 @@ def test_a_process_without_a_compiler(folder: Path, tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "PATH": "/usr/bin:/bin",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": python_path(),
         "COMFUSE_LIBRARY": str(folder),
         "COMFUSE_CACHE_DIR": str(tmp_path / "empty"),
         "COMFUSE_CUTLASS_DIR": "/nothing",
