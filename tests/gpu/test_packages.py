@@ -17,7 +17,8 @@ from comfuse.library import manifest, package
 from tests.inductor import packaged
 from tests.processes import python_path
 
-pytestmark = pytest.mark.gpu
+# One worker runs them all, and exports the package once.
+pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("packages")]
 
 #: The binding and the table alone, as a C++ process has them.
 SERVED = """\
