@@ -33,7 +33,7 @@ import torch, torch.nn.functional as F
 import comfuse
 from comfuse import fallbacks, ops
 from comfuse.library import lookup
-from tests.gpu.compare import relative_error, tolerance, weighty
+from comfuse.reference.accuracy import relative_error, tolerance, weighty
 
 def block(x, w, bias, residual, weight, shift):
     h = F.linear(x, w, bias) + residual

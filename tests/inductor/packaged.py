@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import comfuse
+from comfuse.reference.accuracy import relative_error, tolerance, weighty
 from tests.processes import ROOT, python_path
 
 K, N = 128, 64
@@ -57,8 +58,6 @@ def check(path: Path, device: str, *rows: int) -> None:
     Eager's error of a result is the root mean square over many rows: of a single value it may be none by
     chance.
     """
-    from tests.gpu.compare import relative_error, tolerance, weighty
-
     eager = model(device)
     exact = copy.deepcopy(eager).double()
     x = torch.randn(max(_MANY, *rows), K, device=device).bfloat16()
