@@ -45,7 +45,7 @@ export PYTHONPATH="$(pwd)${PYTHONPATH:+:$PYTHONPATH}"
 
 # Several processes: a kernel that traps ends one of them, and its successor goes on.
 pytest=(python3 -m pytest -m gpu -q --tb=short --maxfail=60)
-python3 -c 'import xdist' 2>/dev/null && pytest+=(-n "${TEST_WORKERS:-4}")
+python3 -c 'import xdist' 2>/dev/null && pytest+=(-n "${TEST_WORKERS:-4}" --dist loadgroup)
 
 summary=()
 failed=0

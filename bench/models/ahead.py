@@ -42,10 +42,11 @@ def planned_gpu() -> str:
     return resolver.planner_gpu(0) if torch.cuda.is_available() else "h200"
 
 
-def step_of(model: Model, size: Size, *, training: bool) -> Step:
+def step_of(model: Model, size: Size, *, training: bool, dropout: bool = True) -> Step:
     """A step to explain.  Without a GPU it has no memory."""
     torch.backends.mha.set_fastpath_enabled(False)  # as in the worker
-    return Step.of(model, size, training=training, device="cuda" if torch.cuda.is_available() else "meta")
+    device = "cuda" if torch.cuda.is_available() else "meta"
+    return Step.of(model, size, training=training, device=device, dropout=dropout)
 
 
 def sources_of(workloads: Iterable[ModelWorkload]) -> list[KernelSource]:

@@ -18,8 +18,8 @@ import pytest
 from comfuse.build import build, cache, find_built, headers
 from comfuse.errors import BuildError, CacheError, ToolchainError
 from tests.build.conftest import Source
+from tests.processes import ROOT, python_path
 
-ROOT = Path(__file__).parents[2]
 MODULE = sys.modules["comfuse.build"]  # comfuse.build itself is the function of that name
 TOOLS = SimpleNamespace(version="1.0"), SimpleNamespace(version="2.0")
 SOURCE = Source("cf_fake", "// a kernel\n")
@@ -57,7 +57,7 @@ def start(program: str, runs: Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "RUNS": str(runs), "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "RUNS": str(runs), "PYTHONPATH": python_path()},
     )
 
 

@@ -15,9 +15,10 @@ from comfuse.generator.errors import GeneratorError, PlanError
 from comfuse.generator.plan.chain import ChainPlan
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import LoadedKernel, tuned
-from comfuse.ops.resolver import M_CLASSES
+from comfuse.library.rows import hints
 
 _MAX_M = 2**31 - 1
+_GPU = "h200"
 AnySpec = FusedSpec | ChainSpec
 AnyPlan = plan.KernelPlan | ChainPlan
 
@@ -59,11 +60,11 @@ def built_by_passes(items: Iterable[pytest.Item]) -> list[emit.KernelSource]:
 def sources_of(cases: Iterable[Planned], ahead: Iterable[AnySpec]) -> list[emit.KernelSource]:
     """All sources that can be had.
 
-    ``ahead`` are specs whose planned kernels, for few rows and for many, are built too: the ops' resolver
+    ``ahead`` are specs whose planned kernels, one for each class of rows, are built too: the ops' resolver
     finds them.
     """
     made = [_source(case.plan) for case in cases]
-    made += [_source(lambda s=s, m=m: _planned(s, m)) for s in ahead for m in (*M_CLASSES, None)]
+    made += [_source(lambda s=s, m=m: _planned(s, m)) for s in ahead for m in hints(s, _GPU)]
     return [source for source in made if not isinstance(source, Exception)]
 
 
@@ -98,7 +99,7 @@ class Kernels:
 
 
 def _planned(spec: AnySpec, m: int | None) -> AnyPlan:
-    return tuned.plan(spec, m=m)
+    return tuned.plan(spec, _GPU, m)
 
 
 def _source(make_plan: Callable[[], AnyPlan]) -> emit.KernelSource | GeneratorError:

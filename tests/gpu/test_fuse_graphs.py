@@ -25,7 +25,9 @@ K = 72
 
 
 def batch_norm(x: Tensor, w: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
-    """In training: one kernel where all tiles run at once; of two the second reads what the first stores."""
+    """In training: one kernel where that is predicted to be the fastest, which runs all tiles at once; of two
+    the second reads what the first stores.
+    """
     return F.batch_norm(F.linear(x, w), None, None, gamma, beta, training=True)
 
 
@@ -149,15 +151,19 @@ def test_against_float64(case: GraphCase) -> None:
 
 
 def test_batch_norm_of_any_number_of_rows() -> None:
-    """One kernel for few rows, two for more than run at once, and never the reference."""
+    """One kernel for few rows, two for more than run at once, in between what is predicted to be faster; and
+    never the reference.
+    """
     fused = comfuse.fuse(batch_norm)
     case = CASES[0]
     counts = []
-    for m in (2, 128, 2048, 16384, 20000, 128):
+    for m in (2, 128, 2048, 8192, 16384, 20000, 128):
         arguments = case.arguments(m)
         y = fused(*arguments)
         reference = batch_norm(*(x.double() for x in arguments))
         error, allowed = relative_error(y, reference), tolerance(y.dtype, y.numel())
         assert error <= allowed, f"M = {m}: error {error:.2e}, {allowed:.2e} allowed"
         counts.append(len(fused.regions[-1].call(arguments).steps(y.device)))
-    assert counts == [1, 1, 1, 1, 2, 1]
+    few, between, many, again = counts[:3], counts[3:5], counts[5], counts[6]
+    assert (few, many, again) == ([1, 1, 1], 2, 1)
+    assert between == sorted(between)

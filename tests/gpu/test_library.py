@@ -12,10 +12,10 @@ import torch
 
 from comfuse.library import builder, catalogue, lookup
 from comfuse.ops import resolver
+from tests.processes import ROOT, python_path
 
 pytestmark = pytest.mark.gpu
 
-ROOT = Path(__file__).parents[2]
 N, K = 384, 256
 VECTORS = {"bias": "same", "residual": "same", "ln_weight": "same", "ln_bias": "same"}
 CATALOGUE = {
@@ -33,7 +33,7 @@ import torch, torch.nn.functional as F
 import comfuse
 from comfuse import fallbacks, ops
 from comfuse.library import lookup
-from tests.gpu.compare import relative_error, tolerance, weighty
+from comfuse.reference.accuracy import relative_error, tolerance, weighty
 
 def block(x, w, bias, residual, weight, shift):
     h = F.linear(x, w, bias) + residual
@@ -81,7 +81,7 @@ def test_a_process_without_a_compiler(folder: Path, tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "PATH": "/usr/bin:/bin",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": python_path(),
         "COMFUSE_LIBRARY": str(folder),
         "COMFUSE_CACHE_DIR": str(tmp_path / "empty"),
         "COMFUSE_CUTLASS_DIR": "/nothing",

@@ -16,7 +16,8 @@ from comfuse.errors import LoadError
 from comfuse.library import manifest, package
 from tests.inductor import packaged
 
-pytestmark = pytest.mark.gpu
+# One worker runs them all, and exports the package once.
+pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("packages")]
 
 #: The binding and the table alone, as a C++ process has them.
 SERVED = """\
@@ -60,7 +61,7 @@ def test_a_process_without_comfuse(path: Path, tmp_path: Path) -> None:
     folder = deploy.kernels_of(path)
     (binding,) = folder.glob("comfuse_torch-*.so")
     command = [sys.executable, "-c", SERVED, *map(str, (path, binding, folder, saved))]
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | packaged.NO_VECTORS
     done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 

@@ -21,8 +21,8 @@ from comfuse.generator import catalog
 from comfuse.generator.spec import DType
 from comfuse.library import abi, builder, lookup, manifest, rows
 from tests.library.stubs import Compilers, small
+from tests.processes import python_path
 
-ROOT = Path(__file__).parents[2]
 LINEAR = catalog.linear(128, 64, DType.BF16, bias=DType.BF16)
 NORM = small().entries[1].spec
 MANY = (2049, rows.MAX_ROWS)
@@ -210,7 +210,7 @@ def test_needs_no_compiler(folder: Path, tmp_path: Path) -> None:
     """A process without nvcc, C++, CUTLASS, or a cache that can be written."""
     environment = {
         "PATH": "/nothing",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": python_path(),
         "COMFUSE_LIBRARY": str(folder),
         "COMFUSE_CACHE_DIR": "/proc/nothing",
         "COMFUSE_JIT": "off",
