@@ -9,8 +9,8 @@
 # Environment:
 #   OUT              results and logs go here (default: bench/results)
 #   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
-#   BUILD_ARGS TEST_ARGS CHAINS_ARGS RANDOM_ARGS PLAIN_ARGS BENCH_ARGS TUNE_ARGS RMSNORM_ARGS GRAPHS_ARGS
-#   MODELS_ARGS B2B_ARGS ATTENTION_ARGS
+#   BUILD_ARGS BUILD_BENCH_ARGS TEST_ARGS CHAINS_ARGS RANDOM_ARGS PLAIN_ARGS BENCH_ARGS TUNE_ARGS RMSNORM_ARGS
+#   GRAPHS_ARGS MODELS_ARGS B2B_ARGS ATTENTION_ARGS
 #                    more arguments for a stage, e.g. BUILD_ARGS='tests/gpu -k n768' TEST_ARGS='-k n768'
 #   MODELS           workloads of models, or models, for build-models, models and pass-time, e.g. 'bert_large gpt2-inference'
 #   LIMIT_<STAGE>    seconds, e.g. LIMIT_TESTS=200
@@ -72,7 +72,8 @@ run_stage() {
     build) # all kernels that the later stages need, 16 at a time; nothing is launched
       # shellcheck disable=SC2086
       stage build-tests 240 python3 -m tests.gpu.build ${BUILD_ARGS:-}
-      stage build-bench 240 python3 -m bench.build
+      # shellcheck disable=SC2086
+      stage build-bench 240 python3 -m bench.build ${BUILD_BENCH_ARGS:-}
       ;;
     # shellcheck disable=SC2086
     build-models) stage build-models 240 python3 -m bench.build --families models ${MODELS:+--models $MODELS} ;;

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
+from comfuse.generator.ops import ELEMENTWISE as TABLE
+
 Tensor = torch.Tensor
 aten = torch.ops.aten
 
@@ -116,3 +118,4 @@ ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
     "isinf": _test(torch.isinf),
     "isfinite": _test(torch.isfinite),
 }
+ELEMENTWISE |= {op.fast: ELEMENTWISE[op.name] for op in TABLE.values() if op.fast is not None}

@@ -22,7 +22,8 @@ class Elementwise:
     """One elementwise op.
 
     ``cost`` counts issue slots an element on sm_90, conversions included.  ``nan`` says what becomes of a
-    NaN.  ``precision`` says how far the device functor may be from the correctly rounded float32.
+    NaN.  ``precision`` says how far the device functor may be from the correctly rounded float32.  ``fast`` is
+    the op of the same meaning, but less precise, for results that are rounded to bfloat16.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Elementwise:
     precision: str = "a few ulp"
     infix: str | None = None  # how to write it in readable math; None: name(arguments)
     commutative: bool = False
+    fast: str | None = None
 
     @property
     def functor(self) -> str:
@@ -84,15 +86,16 @@ _TRANSCENDENTAL = (
     Elementwise("sin", 1, ieee.sin, 22),
     Elementwise("cos", 1, ieee.cos, 22),
     Elementwise("tan", 1, ieee.tan, 30),
-    Elementwise("tanh", 1, math.tanh, 20),
+    Elementwise("tanh", 1, math.tanh, 20, fast="fast_tanh"),
     Elementwise("erf", 1, math.erf, 22),
     Elementwise("erfc", 1, math.erfc, 30),
 )
 
 _SIGMOID = "relative 2^-21, and 2^-24 |x| where x < 0; 0 where the sigmoid is below 2^-126"
+_GELU = "relative 6e-6 for |x| < 5, absolute 1e-9 beyond"
 
 _ACTIVATIONS = (
-    Elementwise("sigmoid", 1, act.sigmoid, 6, precision=_SIGMOID),
+    Elementwise("sigmoid", 1, act.sigmoid, 6, precision=_SIGMOID, fast="fast_sigmoid"),
     Elementwise("softplus", 1, act.softplus, 24),
     Elementwise("relu", 1, act.relu, 1, precision=_EXACT),
     Elementwise(
@@ -104,13 +107,23 @@ _ACTIVATIONS = (
         precision=_EXACT,
     ),
     Elementwise("elu", 2, act.elu, 20, nan="propagates from x; alpha matters only where x <= 0"),
-    Elementwise("gelu", 1, act.gelu, 14, precision="relative 6e-6 for |x| < 5, absolute 1e-9 beyond"),
-    Elementwise("gelu_tanh", 1, act.gelu_tanh, 10, precision=_SIGMOID),
-    Elementwise("silu", 1, act.silu, 7, precision=_SIGMOID),
-    Elementwise("quick_gelu", 1, act.quick_gelu, 7, precision=_SIGMOID),
+    Elementwise("gelu", 1, act.gelu, 14, precision=_GELU, fast="fast_gelu"),
+    Elementwise("gelu_tanh", 1, act.gelu_tanh, 10, precision=_SIGMOID, fast="fast_gelu_tanh"),
+    Elementwise("silu", 1, act.silu, 7, precision=_SIGMOID, fast="fast_silu"),
+    Elementwise("quick_gelu", 1, act.quick_gelu, 7, precision=_SIGMOID, fast="fast_quick_gelu"),
     Elementwise("mish", 1, act.mish, 14, precision="relative 2^-20"),
     Elementwise("hardsigmoid", 1, act.hardsigmoid, 4),
     Elementwise("hardswish", 1, act.hardswish, 5),
+)
+
+# One tanh.approx each; its relative error of 2^-11 is an absolute one of 1 + tanh.
+_FAST = (
+    Elementwise("fast_tanh", 1, math.tanh, 2, precision="relative 2^-11"),
+    Elementwise("fast_sigmoid", 1, act.sigmoid, 4, precision="absolute 2^-12"),
+    Elementwise("fast_silu", 1, act.silu, 4, precision="absolute 2^-12 |x|"),
+    Elementwise("fast_quick_gelu", 1, act.quick_gelu, 5, precision="absolute 2^-12 |x|"),
+    Elementwise("fast_gelu", 1, act.gelu, 8, precision="absolute 2^-12 |x| + 2.8e-4"),
+    Elementwise("fast_gelu_tanh", 1, act.gelu_tanh, 8, precision="absolute 2^-12 |x|"),
 )
 
 # The gradient comes first, as in aten.  sigmoid_backward and tanh_backward read the function's output.
@@ -164,5 +177,5 @@ _CHOICE = (
 )
 
 ELEMENTWISE: dict[str, Elementwise] = {
-    op.name: op for op in (*_ARITHMETIC, *_TRANSCENDENTAL, *_ACTIVATIONS, *_BACKWARD, *_CHOICE)
+    op.name: op for op in (*_ARITHMETIC, *_TRANSCENDENTAL, *_ACTIVATIONS, *_FAST, *_BACKWARD, *_CHOICE)
 }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from comfuse.generator.chain import ChainSpec, normalize_chain
 from comfuse.generator.deferral import Deferred, defer
 from comfuse.generator.errors import PlanError
 from comfuse.generator.ops import REDUCTIONS
+from comfuse.generator.passes.approximate import approximate
 from comfuse.generator.phases import PhaseProgram, split
 from comfuse.generator.plan import gpus
 from comfuse.generator.plan.chain import constraints, cost, memory, registers
@@ -105,10 +107,16 @@ def chain_candidates(
     chain = check_chain(chain)
     rows = m or LARGE_M
     apart = cost.apart_us(chain, gpu, rows)
-    deferred = defer(chain)
+    deferred = _approximated(defer(chain))
     middle, program = split_middle(deferred), split(deferred.links.last, whole_rows=True)
     considered = _Considered(chain, deferred, middle, program, target, rows, apart)
     return tuple(considered.shape(shape) for shape in CHAIN_SHAPES)
+
+
+def _approximated(deferred: Deferred) -> Deferred:
+    """What is handed on is rounded at once, to be multiplied."""
+    first, last = deferred.links.links
+    return replace(deferred, links=ChainSpec((approximate(first), last)))
 
 
 class _Considered:

@@ -135,19 +135,19 @@ class ChainMainloop {
   }
   template <int kBuffer>
   CF_DEVICE void multiply_first(int block) {
-    uint32_t const b = weights_.first(block);
+    uint64_t const b = wgmma_descriptor<KMajor>(weights_.first(block));
+    [[maybe_unused]] uint64_t const a = wgmma_descriptor<KMajor>(rows_);
     forget_accumulators(buffers_[kBuffer]);
     cute::warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      uint32_t const within = step % 4 * SharedLayout<KMajor>::kStep;
-      auto const second = wgmma_descriptor<KMajor>(b + step / 4 * kProducts * kBlockBytes + within);
+      int const within = step % 4 * SharedLayout<KMajor>::kStep;
+      auto const second = advance_descriptor(b, step / 4 * kProducts * kBlockBytes + within);
       if constexpr (Factors::kRowsInRegisters)
         wgmma<T, kProducts * kBlock>(rows_of_thread_ + 4 * step, second, buffers_[kBuffer], step > 0);
       else
         wgmma<T, kProducts * kBlock, false, false>(
-            wgmma_descriptor<KMajor>(rows_ + step / 4 * kBlockBytes + within), second, buffers_[kBuffer],
-            step > 0);
+            advance_descriptor(a, step / 4 * kBlockBytes + within), second, buffers_[kBuffer], step > 0);
     }
     cute::warpgroup_commit_batch();
   }
@@ -236,13 +236,13 @@ class ChainMainloop {
   template <bool kLast>
   CF_DEVICE void multiply_second(Outer& outer, int block) {
     constexpr int kStepsOfBlock = ((kLast ? kLastColumns : kBlock) + kWgmmaK - 1) / kWgmmaK;
-    uint32_t const b = weights_.second(block);
+    uint64_t const b = wgmma_descriptor<MajorSecond>(weights_.second(block));
     cute::warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < kStepsOfBlock; ++step)
       wgmma<T, TileN, Factors::kMNMajorSecond>(
-          passed_ + 4 * step, wgmma_descriptor<MajorSecond>(b + step * SharedLayout<MajorSecond>::kStep),
-          outer, block > 0 || step > 0);
+          passed_ + 4 * step, advance_descriptor(b, step * SharedLayout<MajorSecond>::kStep), outer,
+          block > 0 || step > 0);
     cute::warpgroup_commit_batch();
   }
   // `kFirsts`: GEMMs 0 begun since.

@@ -39,4 +39,13 @@ CUTE_HOST_DEVICE uint64_t wgmma_descriptor(uint32_t shared_address) {
   return d;
 }
 
+// The descriptor of what lies `bytes` on.  One addition: shared addresses, in units of 16 bytes, do not carry
+// out of their field.
+CUTE_HOST_DEVICE uint64_t advance_descriptor(uint64_t descriptor, int bytes) {
+  cute::GmmaDescriptor d;
+  d.desc_ = descriptor;
+  d.reg32_[0] += bytes >> 4;
+  return d;
+}
+
 }  // namespace comfuse::sm90
