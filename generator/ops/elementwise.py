@@ -124,6 +124,9 @@ _FAST = (
         "quick_gelu_of_double", 1, lambda h: act.quick_gelu(2.0 * h), 4, precision="absolute 8e-6 |h|"
     ),
     Elementwise("gelu_of_double", 1, lambda h: act.gelu(2.0 * h), 6, precision="absolute 2.9e-4"),
+    Elementwise("fast_gelu_backward", 2, act.gelu_backward, 12, precision="absolute 1.3e-4 |grad|"),
+    Elementwise("fast_gelu_tanh_backward", 2, act.gelu_tanh_backward, 12, precision="absolute 2e-5 |grad|"),
+    Elementwise("fast_silu_backward", 2, act.silu_backward, 8, precision="absolute 2e-5 |grad|"),
     Elementwise("gelu_tanh_of_double", 1, lambda h: act.gelu_tanh(2.0 * h), 6, precision="absolute 8e-6 |h|"),
 )
 

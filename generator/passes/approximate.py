@@ -1,38 +1,44 @@
-"""Takes faster activations where a result is rounded to bfloat16 before anyone sees it.
+"""Takes faster activations where results are rounded to bfloat16, or to less, before anyone sees them.
 
-    gelu(x)  ->  gelu_of_double(x / 2)      and so on; tanh(x)  ->  fast_tanh(x)
+    gelu(x)           ->  gelu_of_double(x / 2)      and so on
+    tanh(x)           ->  fast_tanh(x)
+    gelu_backward(..) ->  fast_gelu_backward(..)     and so on
 
 One instruction of the special function unit an element instead of two, which is what such an element costs.
 Their error is absolute, and small beside that of rounding results of about 1.  So only where nothing
-magnifies what is small: what reads them, up to the output, are sums and products.
+magnifies what is small: what reads them, up to the outputs, are sums and products.
 
 Halves are taken of the terms of a sum, where a product with 1 / 2 is part of a fused multiply-add.
 """
 
 from __future__ import annotations
 
+from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.passes.graph import Graph, moved, with_outputs
-from comfuse.generator.spec import DType, FusedSpec
+from comfuse.generator.spec import DType, FusedSpec, Node
 
-_KEEPS = ("add", "sub", "mul", "neg")  # what passes an absolute error as large as it is
+_ROUNDED = (DType.BF16, DType.E4M3, DType.E5M2)
+_KEEPS = ("add", "sub", "mul", "neg")  # what passes an absolute error as large as it is; so do sums
 _OF_HALF = ("sigmoid", "silu", "quick_gelu", "gelu", "gelu_tanh")
+_AS_IT_IS = ("tanh", "gelu_backward", "gelu_tanh_backward", "silu_backward")
 
 
 def approximate(spec: FusedSpec) -> FusedSpec:
-    """The program with every activation replaced that may be; its output is rounded to its dtype."""
-    if spec.dtype is not DType.BF16:
-        return spec
+    """The program with every activation replaced that may be.  Means the same, but for rounding.
+
+    Expects canonical form.
+    """
     exact = _read_exactly(spec)
     graph = Graph(spec)
     place: list[int] = []
     for i, node in enumerate(spec.nodes):
         new = moved(node, place)
-        if i in exact or node.op not in (*_OF_HALF, "tanh"):
-            place.append(graph.add(new))
-        elif node.op == "tanh":
-            place.append(graph.op(node.name, "fast_tanh", *new.inputs))
-        else:
+        if i not in exact and node.op in _OF_HALF:
             place.append(graph.op(node.name, f"{node.op}_of_double", _half(graph, *new.inputs)))
+        elif i not in exact and node.op in _AS_IT_IS:
+            place.append(graph.op(node.name, f"fast_{node.op}", *new.inputs))
+        else:
+            place.append(graph.add(new))
     return graph.spec(with_outputs(spec, place))
 
 
@@ -45,10 +51,13 @@ def _half(graph: Graph, i: int) -> int:
 
 
 def _read_exactly(spec: FusedSpec) -> set[int]:
-    """The nodes whose relative error matters: those that other ops read on the way to an output."""
-    exact: set[int] = set()
+    """The nodes whose relative error matters: to an output, or to an op on the way there."""
+    exact = {output.node for output in spec.outputs if output.dtype not in _ROUNDED}
     for i in reversed(range(len(spec.nodes))):
-        node = spec.nodes[i]
-        if i in exact or node.op not in _KEEPS:
-            exact.update(node.inputs)
+        if i in exact or not _keeps(spec.nodes[i]):
+            exact.update(spec.nodes[i].inputs)
     return exact
+
+
+def _keeps(node: Node) -> bool:
+    return node.op in _KEEPS or (node.op in REDUCTIONS and REDUCTIONS[node.op].monoid.name == "sum")

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from comfuse.generator.errors import PlanError
 from comfuse.generator.passes import normalize
+from comfuse.generator.passes.approximate import approximate
 from comfuse.generator.phases import PhaseProgram, axis, split
 from comfuse.generator.plan import constraints, cost, gpus, memory
 from comfuse.generator.plan.gpus import Gpu
@@ -106,7 +107,7 @@ def candidates(
     for check in constraints.SPEC_CONSTRAINTS:
         if (reason := check(spec)) is not None:
             raise PlanError(reason)
-    program = split(spec)
+    program = split(approximate(spec))
     return tuple(_consider(spec, program, shape, target, m) for shape in shapes(spec))
 
 
@@ -154,7 +155,7 @@ def _consider(
 
 
 def _scope(spec: FusedSpec, program: PhaseProgram, shape: TileShape) -> str:
-    if not any(axis(spec, r) == "row" for r in program.reductions):
+    if not any(axis(program.spec, r) == "row" for r in program.reductions):
         return "none"
     if shape.tiles_n(spec.n) == 1:
         return "tile"

@@ -118,5 +118,6 @@ def _epilogue_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: 
         cycles += wait * sum(phase.waits for phase in program.phases)
         cycles += constants.tail_cycles * (program.row_tail is not None)
     tails = ("full",) if program.columns_wait else ("col", "full")
-    cycles += constants.tail_cycles * len({a for r in program.reductions if (a := axis(spec, r)) in tails})
+    tailed = {axis(program.spec, r) for r in program.reductions}.intersection(tails)
+    cycles += constants.tail_cycles * len(tailed)
     return 1e6 * cycles / gpu.clock

@@ -106,7 +106,7 @@ def chain_candidates(
     chain = check_chain(chain)
     rows = m or LARGE_M
     apart = cost.apart_us(chain, gpu, rows)
-    deferred = defer(ChainSpec((approximate(chain.links[0]), chain.last)))
+    deferred = defer(ChainSpec(tuple(approximate(link) for link in chain.links)))
     middle, program = split_middle(deferred), split(deferred.links.last, whole_rows=True)
     considered = _Considered(chain, deferred, middle, program, target, rows, apart)
     return tuple(considered.shape(shape) for shape in CHAIN_SHAPES)
