@@ -7,8 +7,6 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from comfuse.generator.ops import ELEMENTWISE as TABLE
-
 Tensor = torch.Tensor
 aten = torch.ops.aten
 
@@ -92,6 +90,12 @@ ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "fast_tanh": torch.tanh,
+    "sigmoid_of_double": lambda h: torch.sigmoid(2 * h),
+    "silu_of_double": lambda h: F.silu(2 * h),
+    "quick_gelu_of_double": lambda h: 2 * h * torch.sigmoid(3.404 * h),
+    "gelu_of_double": lambda h: F.gelu(2 * h),
+    "gelu_tanh_of_double": lambda h: F.gelu(2 * h, approximate="tanh"),
     "mish": _mish,
     "hardsigmoid": F.hardsigmoid,
     "hardswish": F.hardswish,
@@ -118,4 +122,3 @@ ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
     "isinf": _test(torch.isinf),
     "isfinite": _test(torch.isfinite),
 }
-ELEMENTWISE |= {op.fast: ELEMENTWISE[op.name] for op in TABLE.values() if op.fast is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from comfuse.generator.emit import names
-from comfuse.generator.emit.declarations import declare
+from comfuse.generator.emit.declarations import declare_chain
 from comfuse.generator.emit.emit import PLACEHOLDER, KernelSource, Text, gemm
 from comfuse.generator.emit.readable import describe_chain
 from comfuse.generator.plan.chain import ChainPlan, ChainShape, Weights
@@ -25,7 +25,7 @@ def emit_chain(plan: ChainPlan) -> KernelSource:
         _weights(plan.weights),
         f"cf::TileSlots<{plan.tile_slots}>",
     ]
-    declarations = declare(plan.program, plan.middle, plan.deferred.vectors)
+    declarations = declare_chain(plan.program, plan.middle, plan.deferred)
     text = Text("FusedChain", describe_chain(chain), declarations, arguments)
     name = names.chain_stem(plan, text.render(PLACEHOLDER))
     return KernelSource(name, text.render(name), plan)

@@ -6,11 +6,13 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from comfuse.generator.deferral import Deferred
 from comfuse.generator.emit import layout
 from comfuse.generator.emit.expressions import Writer
 from comfuse.generator.emit.names import Namer
 from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS
 from comfuse.generator.phases import Phase, PhaseProgram, RowTail, axis, moves_rows
+from comfuse.generator.plan.chain import vectors
 from comfuse.generator.spec import DType, FusedSpec, Operand, Space
 
 _TAILS = {
@@ -42,30 +44,47 @@ class Declarations:
 
     operands: list[str] = field(default_factory=list)
     constants: list[str] = field(default_factory=list)
+    vectors: list[str] = field(default_factory=list)  # of a chain: computed once; the last line lists them
     middle: list[Section] = field(default_factory=list)  # of a chain: what comes before the program
     program: list[Section] = field(default_factory=list)
     tensor_operands: list[str] = field(default_factory=list)  # names, in the order of the ABI
 
 
-def declare(
-    program: PhaseProgram, middle: PhaseProgram | None = None, vectors: tuple[int, ...] = ()
-) -> Declarations:
-    """All aliases that a kernel's program needs; of a chain also those of the program between its GEMMs.
+def declare(program: PhaseProgram) -> Declarations:
+    """All aliases that the program of a kernel of one GEMM needs."""
+    only = _Sections(program, Namer())
+    result = Declarations()
+    only.declare_operands(result)
+    result.program = only.sections("")
+    return _with_constants(result, only)
+
+
+def declare_chain(program: PhaseProgram, middle: PhaseProgram, deferred: Deferred) -> Declarations:
+    """All aliases that a chain's kernel needs.
 
     Operands are numbered through: first those of the middle.  What the middle hands on beside its tile,
-    values a row and then ``vectors`` of its columns times the second factor, has the numbers behind them.
+    values a row and then ``deferred.vectors`` of its columns times the second factor, has the numbers behind
+    them.
     """
     namer = Namer()
-    links = [] if middle is None else [_Sections(middle, namer, passes_on=True)]
-    links.append(_Sections(program, namer))
+    first = _Sections(middle, namer, vectors.of_middle(deferred), passes_on=True)
+    last = _Sections(program, namer, vectors.of_program(deferred))
     result = Declarations()
-    handed = 0 if middle is None else len(middle.spec.outputs) - 1 + len(vectors)
-    for link in links:
-        link.declare_operands(result, handed if link is links[-1] else 0)
-    if middle is not None:
-        names = links[-1].writer.operand_names
-        result.middle = links[0].middle(names[len(names) - handed :], vectors)
-    result.program = links[-1].sections("" if middle is None else "link 1, ")
+    handed = len(middle.spec.outputs) - 1 + len(deferred.vectors)
+    first.declare_operands(result)
+    last.declare_operands(result, handed)
+    computed = []
+    for link in (first, last):
+        computed += link.writer.declare_vectors()
+        result.vectors += link.writer.lines
+    result.vectors += layout.declaration("Vectors", "cf::Vectors", computed)
+    names = last.writer.operand_names
+    result.middle = first.middle(names[len(names) - handed :], deferred.vectors)
+    result.program = last.sections("link 1, ")
+    return _with_constants(result, first, last)
+
+
+def _with_constants(result: Declarations, *links: _Sections) -> Declarations:
     result.constants = layout.with_comments(
         [
             (f"using {name} = cf::Imm<{_bits(value):#010x}>;", repr(value))
@@ -79,11 +98,13 @@ def declare(
 class _Sections:
     """One link's.  One that passes its output on to the next link does so where others store."""
 
-    def __init__(self, program: PhaseProgram, namer: Namer, passes_on: bool = False) -> None:
+    def __init__(
+        self, program: PhaseProgram, namer: Namer, computed: tuple[int, ...] = (), passes_on: bool = False
+    ) -> None:
         self.program = program
         self.passes_on = passes_on
         self.spec: FusedSpec = program.spec
-        self.writer = Writer(program, namer)
+        self.writer = Writer(program, namer, computed)
         tail = program.row_tail.columns if program.row_tail else ()
         # Values that are read by their plain names.
         self.named = {*tail, *(i for phase in program.phases for i in (*phase.columns, *phase.groups))}
@@ -101,7 +122,7 @@ class _Sections:
                 result.append(self._tail(name, stores))
         return result
 
-    def middle(self, handed: list[str], vectors: tuple[int, ...]) -> list[Section]:
+    def middle(self, handed: list[str], folded: tuple[int, ...]) -> list[Section]:
         """Of a chain's first link: its one phase or both, and what it hands on beside its tile."""
         title = "link 0: over (M, H), and on as A of link 1"
         *before, last = self.program.phases
@@ -113,18 +134,18 @@ class _Sections:
             last_values = self._phase(title, "Exponentials", last, "OfExponentials")
             last_values.lines.append("using Middle = cf::Online<Values, Exponentials>;")
             sections = [values, last_values]
-        return [*sections, self._handed(handed, vectors)] if handed else sections
+        return [*sections, self._handed(handed, folded)] if handed else sections
 
-    def _handed(self, names: list[str], vectors: tuple[int, ...]) -> Section:
+    def _handed(self, names: list[str], folded: tuple[int, ...]) -> Section:
         """``names`` are the second link's: of values a row, then of vectors."""
         tail = self.program.row_tail or RowTail((), ())
         self.writer.enter(None)
         columns = [self._once_a_row("Column", n, i, tail.stores) for n, i in enumerate(tail.columns)]
         nodes = [self.spec.outputs[o].node for o in tail.stores]
-        kinds = ["HandRow"] * len(nodes) + ["HandFold"] * len(vectors)
+        kinds = ["HandRow"] * len(nodes) + ["HandFold"] * len(folded)
         effects = [
             f"cf::{kind}<{name}, {self.writer.text(i)}>"
-            for kind, name, i in zip(kinds, names, (*nodes, *vectors), strict=True)
+            for kind, name, i in zip(kinds, names, (*nodes, *folded), strict=True)
         ]
         lists = [
             self._list(kind, f"Handed{kind}", items, "Handed")
@@ -166,7 +187,8 @@ class _Sections:
         writer.enter(phase.content)
         columns = [self._once_a_row("Column", n, i, phase.stores) for n, i in enumerate(phase.columns)]
         groups = [self._once_a_row("Group", n, i, phase.stores) for n, i in enumerate(phase.groups)]
-        for i in phase.lets:
+        lets = [i for i in phase.lets if not writer.is_in_vectors(i)]
+        for i in lets:
             if self.spec.nodes[i].op in ELEMENTWISE:
                 writer.alias(i, self.spec.nodes[i].name)
         effects = self._effects(phase)
@@ -174,7 +196,7 @@ class _Sections:
         parts = {
             "Tiles": [writer.operand_names[o] for o in tiles],
             "Columns": columns,
-            "Lets": [writer.text(i) for i in phase.lets],
+            "Lets": [writer.text(i) for i in lets],
             "Effects": effects,
         }
         if groups:

@@ -69,6 +69,7 @@ class Text:
             description=[line for text in self.description for line in layout.comment(text)],
             operands=d.operands,
             constants=d.constants,
+            vectors=d.vectors,
             middle=d.middle,
             program=d.program,
             kernel=self._kernel(),
@@ -85,6 +86,8 @@ class Text:
                 lines += layout.declaration(name, f"cf::{name}", items)
                 text = name
             lists.append(text)
+        if self.declarations.vectors:
+            lists.insert(1, "Vectors")
         handed = ["Handed"] * any(section.name == "Handed" for section in self.declarations.middle)
         return lines + layout.declaration("Kernel", template, [*self.arguments, *lists, *handed])
 

@@ -16,10 +16,11 @@ _STATS = {"row": "Stat", "group": "GroupStat", "col": "ColStat", "full": "FullSt
 class Writer:
     """Writes expressions for one phase or tail at a time; ``lines`` are its aliases so far.
 
-    Writers of one kernel share a ``namer``.
+    Writers of one kernel share a ``namer``.  ``vectors`` are values a column that phases find
+    computed.
     """
 
-    def __init__(self, program: PhaseProgram, namer: Namer) -> None:
+    def __init__(self, program: PhaseProgram, namer: Namer, vectors: tuple[int, ...] = ()) -> None:
         self.spec: FusedSpec = program.spec
         self.spaces = spaces(program.spec)
         self.lines: list[str] = []
@@ -29,12 +30,28 @@ class Writer:
         self._constant_names: dict[int, str] = {}
         self._definitions: dict[str, str] = {}  # what an alias stands for -> the alias
         self._shared = self._shared_values()
+        self._vectors = dict.fromkeys(vectors, "")  # -> the alias
+        self._in_vectors = self._values_in(vectors)
         self._content: int | None = None  # the node that the accumulators hold; None: none can be read
         self._aliases: dict[int, str] = {}
 
     def enter(self, content: int | None) -> None:
         """Begins a phase whose accumulators hold ``content``, or a tail, which has none."""
         self._content, self.lines, self._aliases = content, [], {}
+
+    def declare_vectors(self) -> list[str]:
+        """Their names; to be called before any phase."""
+        self.enter(None)
+        for i in self._vectors:
+            node = self.spec.nodes[i]
+            name = self.unique(f"{node.name}_vector" if node.op == "load" else node.name)
+            self.declare(name, i, "cf::Vector<", ">")
+            self._vectors[i] = name
+        return list(self._vectors.values())
+
+    def is_in_vectors(self, i: int) -> bool:
+        """Whether no phase computes a node, since it is a vector or part of some."""
+        return i in self._vectors or i in self._in_vectors
 
     def unique(self, name: str) -> str:
         return self._namer.unique(name)
@@ -57,6 +74,14 @@ class Writer:
             for space in (Space.SCALAR, Space.ROW)
         }
 
+    def _values_in(self, vectors: tuple[int, ...]) -> set[int]:
+        """The values a column that these are made of."""
+        found: set[int] = set()
+        for i in reversed(range(len(self.spec.nodes))):
+            if i in vectors or i in found:
+                found.update(j for j in self.spec.nodes[i].inputs if self.spaces[j] is Space.ROW)
+        return found
+
     def alias(self, i: int, name: str, before: str = "", after: str = "") -> str:
         """The name of node ``i`` in this phase: ``name`` unless it has one, or holds the accumulators."""
         if i not in self._aliases and (i != self._content or before):
@@ -77,6 +102,8 @@ class Writer:
         """A node as a C++ type, in this phase: by its name if it has one."""
         if i in self._aliases:
             return self._aliases[i]
+        if i in self._vectors and self._content is not None:
+            return self._vectors[i]
         # Written once, so that the text cannot explode.  In a phase, shared values a column are its lets.
         if i in self._shared[Space.SCALAR] or (self._content is None and i in self._shared[Space.ROW]):
             return self.alias(i, self.spec.nodes[i].name)

@@ -364,6 +364,8 @@ class _Machine:
             return self.operands[x.index()][place.m][place.n]
         if x.name == "RowVector":
             return self.operands[x.index()][place.n]
+        if x.name == "Vector":
+            return self._late(x.arguments[0], "col", place.n)
         if x.name == "Column":
             self.uses.columns.add(x)
             return place.columns[x]

@@ -74,7 +74,7 @@ def test_plans_are_within_their_limits(name: str) -> None:
     assert plans
     for p in plans:
         assert p.shared_bytes <= H200.shared_bytes
-        assert p.shared_bytes == memory.shared_bytes(p.deferred.links, p.shape, p.weights, p.tile_slots)
+        assert p.shared_bytes == memory.shared_bytes(p.deferred, p.shape, p.weights, p.tile_slots)
         assert p.registers <= {(2, 1): 208, (2, 2): 192}.get((p.shape.warpgroups, p.shape.buffers), 128)
         assert p.spec.last.n <= p.tile_n < p.spec.last.n + 64
         least = memory.least_ring(p.weights.residence)
@@ -229,7 +229,7 @@ def layouts(**keywords: Any) -> ChainSpec:
             mlp(1024, 64, 64),
             "no shape fits: 2 warpgroups of 64 rows, 2 buffers of 64 columns, X in registers",
         ),
-        (mlp(512, 512, 256), "K = 512 and N = 256 need at least 263776 bytes of shared memory, the GPU has"),
+        (mlp(512, 512, 256), "K = 512 and N = 256 need at least 265312 bytes of shared memory, the GPU has"),
     ],
 )
 def test_chains_that_no_kernel_runs(chain: ChainSpec, reason: str) -> None:

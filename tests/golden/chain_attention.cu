@@ -1,4 +1,4 @@
-// cf_sm90_chain_bf16_64x512x64_w3_8f71b358
+// cf_sm90_chain_bf16_64x512x64_w3_855fd03d
 //   biased = a @ w0.mT * scale + bias
 //   p = exp(biased - max(biased)) * reciprocal(sumexp(biased))
 //   y = p @ w1.mT
@@ -10,6 +10,9 @@ namespace program {
 using scale = cf::Scalar<0>;
 using bias = cf::Tile<0, cf::bf16>;
 using p_mul14 = cf::ColumnVector<1, cf::fp32>;
+
+// a column, computed once
+using Vectors = cf::Vectors<>;
 
 // link 0: over (M, H)
 using biased = cf::Add<cf::Mul<cf::Acc, scale>, bias>;
@@ -41,6 +44,6 @@ using Kernel =
                          cf::Gemm<cf::bf16, /*N=*/64, 1, cf::KMajor, cf::MNMajor, /*Batched=*/true>,
                          cf::ChainSchedule</*Warpgroups=*/3, /*Block=*/64, /*Buffers=*/1>,
                          cf::RowsInRegisters</*K=*/64>, cf::Streamed</*Ring=*/8>, cf::TileSlots<4>,
-                         cf::Operands<bias>, cf::Program<Phase0>, Handed>;
+                         cf::Operands<bias>, Vectors, cf::Program<Phase0>, Handed>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_chain_bf16_64x512x64_w3_8f71b358, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_chain_bf16_64x512x64_w3_855fd03d, program::Kernel)

@@ -1,4 +1,4 @@
-// cf_sm90_chain_fp16_128x8192x128_w2_250ace63
+// cf_sm90_chain_fp16_128x8192x128_w2_0e2d96c1
 //   seen = where(row >= column, a @ w0.mT * scale, -inf)
 //   p = exp(seen - max(seen)) * reciprocal(sumexp(seen))
 //   y = p @ w1.mT
@@ -11,6 +11,9 @@ using scale = cf::Scalar<0>;
 using p_mul17 = cf::ColumnVector<0, cf::fp32>;
 
 using c6 = cf::Imm<0xff800000>;  // -inf
+
+// a column, computed once
+using Vectors = cf::Vectors<>;
 
 // link 0: over (M, H)
 using seen = cf::Where<cf::Ge<cf::RowIndex, cf::ColumnIndex>, cf::Mul<cf::Acc, scale>, c6>;
@@ -42,6 +45,6 @@ using Kernel =
                          cf::Gemm<cf::fp16, /*N=*/128, 1, cf::KMajor, cf::MNMajor, /*Batched=*/true>,
                          cf::ChainSchedule</*Warpgroups=*/2, /*Block=*/64, /*Buffers=*/2>,
                          cf::RowsInRegisters</*K=*/128>, cf::Streamed</*Ring=*/8>, cf::TileSlots<0>,
-                         cf::Operands<>, cf::Program<Phase0>, Handed>;
+                         cf::Operands<>, Vectors, cf::Program<Phase0>, Handed>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_chain_fp16_128x8192x128_w2_250ace63, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_chain_fp16_128x8192x128_w2_0e2d96c1, program::Kernel)

@@ -1,10 +1,13 @@
-// cf_sm90_chain_fp16_128x256x128_w2_b0e19a04
+// cf_sm90_chain_fp16_128x256x128_w2_76ca4f7f
 //   middle = silu(a @ w0.T) * (a @ w1.T)
 //   y = middle @ w2.T
 #include <comfuse/sm90/fused_chain.hpp>
 
 namespace cf = comfuse;
 namespace program {
+
+// a column, computed once
+using Vectors = cf::Vectors<>;
 
 // link 0: over (M, H), and on as A of link 1
 using middle = cf::Mul<cf::Silu<cf::Product<0>>, cf::Product<1>>;
@@ -18,6 +21,6 @@ using Kernel =
     cf::sm90::FusedChain<cf::Gemm<cf::fp16, /*N=*/256, /*Products=*/2>, Middle, cf::Gemm<cf::fp16, /*N=*/128>,
                          cf::ChainSchedule</*Warpgroups=*/2, /*Block=*/64, /*Buffers=*/1>,
                          cf::RowsInRegisters</*K=*/128>, cf::Resident, cf::TileSlots<0>, cf::Operands<>,
-                         cf::Program<Phase0>>;
+                         Vectors, cf::Program<Phase0>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_chain_fp16_128x256x128_w2_b0e19a04, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_chain_fp16_128x256x128_w2_76ca4f7f, program::Kernel)

@@ -1,4 +1,4 @@
-// cf_sm90_chain_bf16_128x512x128_w2_81e93ec0
+// cf_sm90_chain_bf16_128x512x128_w2_6d26fba9
 //   x = a @ w0.T + b0
 //   rstd = rsqrt(var(x) + eps)
 //   p = (x * rstd - mean(x) * rstd) * norm_weight + norm_bias
@@ -20,10 +20,16 @@ using p_norm_bias = cf::RowVector<7, cf::fp32>;
 
 using c = cf::Imm<0xbf800000>;  // -1.0
 
+// a column, computed once
+using b0_vector = cf::Vector<b0>;
+using norm_weight_vector = cf::Vector<norm_weight>;
+using bias_vector = cf::Vector<bias>;
+using Vectors = cf::Vectors<b0_vector, norm_weight_vector, bias_vector>;
+
 // link 0: over (M, H), and on as A of link 1
-using x = cf::Add<cf::Acc, b0>;
+using x = cf::Add<cf::Acc, b0_vector>;
 using stats = cf::RowReduce<0, cf::Welford, x>;
-using p = cf::Mul<x, norm_weight>;
+using p = cf::Mul<x, norm_weight_vector>;
 using Middle = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<x>, cf::Effects<stats, cf::Pass<p>>>;
 
 // link 0: behind its last columns, and on to link 1
@@ -39,14 +45,14 @@ using p_rstd_column = cf::Column<0, p_rstd>;
 using p_mean_scaled_column = cf::Column<1, p_mean_scaled>;
 using shifted0 = cf::Add<cf::Mul<cf::Acc, p_rstd_column>, cf::Mul<p_mul15, p_mean_scaled_column>>;
 using shifted1 = cf::Add<shifted0, p_norm_bias>;
-using y = cf::Add<shifted1, bias>;
+using y = cf::Add<shifted1, bias_vector>;
 using Phase0 = cf::Phase<cf::Tiles<>, cf::Columns<p_rstd_column, p_mean_scaled_column>, cf::Lets<>,
                          cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
 
-using Kernel =
-    cf::sm90::FusedChain<cf::Gemm<cf::bf16, /*N=*/512>, Middle, cf::Gemm<cf::bf16, /*N=*/128>,
-                         cf::ChainSchedule</*Warpgroups=*/2, /*Block=*/64, /*Buffers=*/2>,
-                         cf::RowsInRegisters</*K=*/128>, cf::ResidentFirst</*Ring=*/3>, cf::TileSlots<0>,
-                         cf::Operands<b0, norm_weight, norm_bias, bias>, cf::Program<Phase0>, Handed>;
+using Kernel = cf::sm90::FusedChain<cf::Gemm<cf::bf16, /*N=*/512>, Middle, cf::Gemm<cf::bf16, /*N=*/128>,
+                                    cf::ChainSchedule</*Warpgroups=*/2, /*Block=*/64, /*Buffers=*/2>,
+                                    cf::RowsInRegisters</*K=*/128>, cf::ResidentFirst</*Ring=*/3>,
+                                    cf::TileSlots<0>, cf::Operands<b0, norm_weight, norm_bias, bias>, Vectors,
+                                    cf::Program<Phase0>, Handed>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_chain_bf16_128x512x128_w2_81e93ec0, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_chain_bf16_128x512x128_w2_6d26fba9, program::Kernel)

@@ -1,4 +1,4 @@
-// cf_sm90_chain_bf16_fp32_72x200x96_w3_088f350c
+// cf_sm90_chain_bf16_fp32_72x200x96_w3_b471fc34
 //   seen = where(row >= column, a @ w0.T * (row_scale * temperature) + score_bias, 0)
 //   p = seen * sigmoid(seen * slope)
 //   y = p @ w1.T * row_scale
@@ -16,12 +16,17 @@ using slope = cf::RowVector<2, cf::fp32>;
 using row_scale_2 = cf::ColumnVector<3, cf::fp32>;
 
 using zero = cf::Imm<0x00000000>;  // 0.0
+using half = cf::Imm<0x3f000000>;  // 0.5
+
+// a column, computed once
+using slope_vector = cf::Vector<slope>;
+using Vectors = cf::Vectors<slope_vector>;
 
 // link 0: over (M, H), and on as A of link 1
 using mul2 = cf::Column<0, cf::Mul<row_scale, temperature>>;
 using biased = cf::Add<cf::Mul<cf::Acc, mul2>, score_bias>;
 using seen = cf::Where<cf::Ge<cf::RowIndex, cf::ColumnIndex>, biased, zero>;
-using p = cf::Mul<seen, cf::Sigmoid<cf::Mul<seen, slope>>>;
+using p = cf::Mul<seen, cf::SigmoidOfDouble<cf::Mul<cf::Mul<seen, slope_vector>, half>>>;
 using Middle = cf::Phase<cf::Tiles<score_bias>, cf::Columns<mul2>, cf::Lets<seen>, cf::Effects<cf::Pass<p>>>;
 
 // link 1, phase 0
@@ -40,7 +45,7 @@ using Phase1 =
 using Kernel = cf::sm90::FusedChain<cf::Gemm<cf::bf16, /*N=*/200>, Middle, cf::Gemm<cf::bf16, /*N=*/96>,
                                     cf::ChainSchedule</*Warpgroups=*/3, /*Block=*/64, /*Buffers=*/1>,
                                     cf::RowsInShared</*K=*/72>, cf::Resident, cf::TileSlots<4>,
-                                    cf::Operands<row_scale, score_bias, slope, row_scale_2>,
+                                    cf::Operands<row_scale, score_bias, slope, row_scale_2>, Vectors,
                                     cf::Program<Phase0, Phase1>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_chain_bf16_fp32_72x200x96_w3_088f350c, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_chain_bf16_fp32_72x200x96_w3_b471fc34, program::Kernel)

@@ -50,6 +50,10 @@ struct ColStat {};  // of a ColReduce; in the ColTail, and in expressions of lat
 template <int Reduction, Field F>
 struct FullStat {};  // of a FullReduce; in the FullTail
 
+// In a chain: a value a column, of operands, that a CTA computes once, at its start.
+template <class Expr>
+struct Vector {};
+
 // Values computed once at the start of their phase; `Index` counts the phase's columns, or groups.
 template <int Index, class Expr>
 struct Column {};  // a value a row
@@ -106,6 +110,8 @@ template <class... T>
 using Effects = List<T...>;
 template <class... T>
 using Operands = List<T...>;  // all tensor operands, in the order of the ABI
+template <class... T>
+using Vectors = List<T...>;
 
 template <class TilesT, class ColumnsT, class LetsT, class EffectsT, class GroupsT = List<>>
 struct Phase {

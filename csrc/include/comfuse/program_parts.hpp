@@ -17,6 +17,7 @@ CF_IS(Tile, CF_PARAMETERS(int I, class T), I, T);
 CF_IS(StridedTile, CF_PARAMETERS(int I, class T), I, T);
 CF_IS(RowVector, CF_PARAMETERS(int I, class T), I, T);
 CF_IS(ColumnVector, CF_PARAMETERS(int I, class T), I, T);
+CF_IS(Vector, class X, X);
 CF_IS(RowReduce, CF_PARAMETERS(int R, class M, class X), R, M, X);
 CF_IS(GroupReduce, CF_PARAMETERS(int R, class M, int G, class X), R, M, G, X);
 CF_IS(ColReduce, CF_PARAMETERS(int R, class M, class X), R, M, X);
@@ -49,6 +50,10 @@ template <template <int, class> class Leaf, int I, class T>
 struct ElementOf<Leaf<I, T>> {
   using type = T;
   static constexpr int index = I;
+};
+template <class X>
+struct ElementOf<Vector<X>> {
+  using type = float;
 };
 template <template <int, class, class> class Store, int O, class T, class X>
 struct ElementOf<Store<O, T, X>> {
@@ -165,6 +170,8 @@ constexpr bool reads_leaf<Leaf, Map<Fn, X...>> = reads_leaf<Leaf, List<X...>>;
 template <class Leaf, int I, class X>
 constexpr bool reads_leaf<Leaf, Column<I, X>> = reads_leaf<Leaf, X>;
 template <class Leaf, class X>
+constexpr bool reads_leaf<Leaf, Vector<X>> = std::is_same<Leaf, Vector<X>>::value || reads_leaf<Leaf, X>;
+template <class Leaf, class X>
 constexpr bool reads_leaf<Leaf, Pass<X>> = reads_leaf<Leaf, X>;
 template <class Leaf, class X>
 constexpr bool reads_leaf<Leaf, Keep<X>> = reads_leaf<Leaf, X>;
@@ -181,7 +188,7 @@ constexpr bool reads_leaf<Leaf, Online<A, B>> = reads_leaf<Leaf, List<A, B>>;
 template <class Leaf, class C, class E>
 constexpr bool reads_leaf<Leaf, Handed<C, E>> = reads_leaf<Leaf, List<C, E>>;
 
-// A chain's operands, those of the phase between its GEMMs and those of the program behind.
+// A chain's operands, or its vectors: those of the phase between its GEMMs and those of the program behind.
 template <class MiddleT>
 struct ReadBy {
   template <class Operand>
@@ -211,9 +218,11 @@ constexpr int vector_bytes(List<X...>) {
   int bytes = 0;
   bool found = false;
   ((found = found || std::is_same<T, X>::value,
-    bytes += found ? 0
-                   : int(sizeof(typename ElementOf<X>::type)) *
-                         (IsRowVector<X>::value ? TileN : (IsColumnVector<X>::value ? TileM : 0))),
+    bytes +=
+    found
+        ? 0
+        : int(sizeof(typename ElementOf<X>::type)) *
+              (IsRowVector<X>::value || IsVector<X>::value ? TileN : (IsColumnVector<X>::value ? TileM : 0))),
    ...);
   return bytes;
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 from comfuse.generator.chain import ChainSpec, normalize_chain
@@ -107,16 +106,10 @@ def chain_candidates(
     chain = check_chain(chain)
     rows = m or LARGE_M
     apart = cost.apart_us(chain, gpu, rows)
-    deferred = _approximated(defer(chain))
+    deferred = defer(ChainSpec((approximate(chain.links[0]), chain.last)))
     middle, program = split_middle(deferred), split(deferred.links.last, whole_rows=True)
     considered = _Considered(chain, deferred, middle, program, target, rows, apart)
     return tuple(considered.shape(shape) for shape in CHAIN_SHAPES)
-
-
-def _approximated(deferred: Deferred) -> Deferred:
-    """What is handed on is rounded at once, to be multiplied."""
-    first, last = deferred.links.links
-    return replace(deferred, links=ChainSpec((approximate(first), last)))
 
 
 class _Considered:
@@ -138,8 +131,8 @@ class _Considered:
     def shape(self, shape: ChainShape) -> ChainPlan | ChainRefusal:
         links = self.deferred.links  # as the kernel holds them
         needed = memory.needed_slots(self.middle, self.program)
-        fitted = memory.weights_and_slots(links, shape, needed, self.gpu.shared_bytes)
-        candidate = constraints.Candidate(links, self.middle, self.program, shape, fitted, self.gpu)
+        fitted = memory.weights_and_slots(self.deferred, shape, needed, self.gpu.shared_bytes)
+        candidate = constraints.Candidate(self.deferred, self.middle, self.program, shape, fitted, self.gpu)
         for check in constraints.SHAPE_CONSTRAINTS:
             if (reason := check(candidate)) is not None:
                 return ChainRefusal(shape, check.__name__, reason)
@@ -156,7 +149,7 @@ class _Considered:
             weights=weights,
             tile_slots=slots,
             tile_n=tile_columns(self.chain.last.n),
-            shared_bytes=memory.shared_bytes(links, shape, weights, slots),
+            shared_bytes=memory.shared_bytes(self.deferred, shape, weights, slots),
             registers=registers.held(links, self.middle, self.program, shape),
             decisions=(
                 *self.middle.decisions,

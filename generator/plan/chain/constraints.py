@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from comfuse.generator.chain import ChainSpec
-from comfuse.generator.deferral import defer, why_not
+from comfuse.generator.deferral import Deferred, defer, why_not
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.phases import PhaseProgram, moves_rows
 from comfuse.generator.plan import constraints as one_gemm
@@ -25,7 +25,7 @@ ALIGNMENT = one_gemm.ALIGNMENT  # of K, H and N: rows of all factors start at mu
 class Candidate:
     """A shape for a chain on a GPU, before anyone knows whether it works."""
 
-    chain: ChainSpec  # with its middle reductions deferred
+    deferred: Deferred  # what the kernel holds
     middle: PhaseProgram
     program: PhaseProgram
     shape: ChainShape
@@ -169,16 +169,17 @@ def _first_reduction(spec: FusedSpec, axes: tuple[str, ...]) -> str | None:
 def shared_memory_fits(c: Candidate) -> str | None:
     if c.fitted is not None:
         return None
-    least = memory.least_bytes(c.chain, c.shape)
+    least = memory.least_bytes(c.deferred, c.shape)
+    first, last = c.deferred.links.links
     return (
-        f"K = {c.chain.links[0].k} and N = {c.chain.last.n} need at least {least} bytes of shared memory, the"
+        f"K = {first.k} and N = {last.n} need at least {least} bytes of shared memory, the"
         f" GPU has {c.gpu.shared_bytes}"
     )
 
 
 def registers_fit(c: Candidate) -> str | None:
     needed, limit = (
-        registers.held(c.chain, c.middle, c.program, c.shape),
+        registers.held(c.deferred.links, c.middle, c.program, c.shape),
         registers.most_held(c.middle, c.shape),
     )
     if needed <= limit:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from comfuse.generator.chain import ChainSpec
+from comfuse.generator.deferral import Deferred
 from comfuse.generator.phases import Phase, PhaseProgram
+from comfuse.generator.plan.chain import vectors
 from comfuse.generator.plan.chain.kernel import (
     BLOCK,
     ROWS,
@@ -18,6 +20,7 @@ from comfuse.generator.plan.memory import GOOD_CHUNKS, MAX_CHUNKS, slot_bytes, s
 from comfuse.generator.spec import FusedSpec, Space
 
 _ELEMENT = 2  # bytes of a factor's
+_VECTOR_ELEMENT = 4  # float32, whatever the operands are
 MAX_RING = 8
 _KINDS: tuple[Residence, ...] = ("resident", "resident_first", "streamed")
 
@@ -48,21 +51,22 @@ def least_ring(residence: Residence) -> int:
     return 0 if residence == "resident" else 2
 
 
-def least_bytes(chain: ChainSpec, shape: ChainShape) -> int:
+def least_bytes(deferred: Deferred, shape: ChainShape) -> int:
     """What the most modest kernel of this shape takes, with all weights streamed."""
-    return shared_bytes(chain, shape, Weights("streamed", least_ring("streamed")), 0)
+    return shared_bytes(deferred, shape, Weights("streamed", least_ring("streamed")), 0)
 
 
-def shared_bytes(chain: ChainSpec, shape: ChainShape, weights: Weights, slots: int) -> int:
+def shared_bytes(deferred: Deferred, shape: ChainShape, weights: Weights, slots: int) -> int:
     """Shared memory of a kernel: weights, and for each warpgroup rows of X and tile slots; vectors.
 
     The device loads the next rows of X ahead where what is left holds them too.
     """
+    chain = deferred.links
     slot = max(slot_bytes(link) for link in chain.links)
     return (
         weight_bytes(chain, weights)
         + shape.warpgroups * (_row_bytes(chain) + slots * slot)
-        + _vector_bytes(chain, shape)
+        + _vector_bytes(deferred, shape)
         + _barrier_bytes(chain, shape, weights, slots)
     )
 
@@ -72,16 +76,16 @@ def _row_bytes(chain: ChainSpec) -> int:
     return ROWS * padded_k(chain.links[0].k) * _ELEMENT
 
 
-def _vector_bytes(chain: ChainSpec, shape: ChainShape) -> int:
+def _vector_bytes(deferred: Deferred, shape: ChainShape) -> int:
     """Values a column, whole and for the CTA's life; of a last link with values a row too, a warpgroup's."""
-    middle, last = (
-        sum(o.dtype.nbytes for o in link.operands if o.space is Space.ROW) for link in chain.links
-    )
-    by_row = sum(o.dtype.nbytes for o in chain.last.operands if o.space is Space.COLUMN)
+    first, last = deferred.links.links
+    middle = len(vectors.of_middle(deferred))
+    behind = len(vectors.of_program(deferred)) + len(deferred.vectors)
+    by_row = sum(o.dtype.nbytes for o in last.operands if o.space is Space.COLUMN)
     copies = shape.warpgroups if by_row else 1
     return (
-        blocks(chain.links[0].n) * BLOCK * middle
-        + copies * tile_columns(chain.last.n) * last
+        blocks(first.n) * BLOCK * middle * _VECTOR_ELEMENT
+        + copies * tile_columns(last.n) * behind * _VECTOR_ELEMENT
         + copies * ROWS * by_row
     )
 
@@ -101,38 +105,38 @@ def needed_slots(middle: PhaseProgram, program: PhaseProgram) -> int:
 
 
 def weights_and_slots(
-    chain: ChainSpec, shape: ChainShape, needed: int, limit: int
+    deferred: Deferred, shape: ChainShape, needed: int, limit: int
 ) -> tuple[Weights, int] | None:
     """As much of the weights as can stay, beside the slots; then what is left to the ring and to more slots.
 
     None if not even streamed weights fit.  Those of a batched chain are always streamed.
     """
-    for residence in _KINDS[-1:] if chain.last.batched else _KINDS:
+    for residence in _KINDS[-1:] if deferred.links.last.batched else _KINDS:
         for slots in range(GOOD_CHUNKS * needed, needed - 1, -1):
             least = Weights(residence, least_ring(residence))
-            if shared_bytes(chain, shape, least, slots) <= limit:
-                weights = _deepest(chain, shape, least, slots, limit)
-                return weights, _most_slots(chain, shape, weights, slots, MAX_CHUNKS * needed, limit)
+            if shared_bytes(deferred, shape, least, slots) <= limit:
+                weights = _deepest(deferred, shape, least, slots, limit)
+                return weights, _most_slots(deferred, shape, weights, slots, MAX_CHUNKS * needed, limit)
     return None
 
 
-def _deepest(chain: ChainSpec, shape: ChainShape, least: Weights, slots: int, limit: int) -> Weights:
+def _deepest(deferred: Deferred, shape: ChainShape, least: Weights, slots: int, limit: int) -> Weights:
     """As deep a ring as fits; one of one link's blocks beside the rows of X that come next, if they fit."""
-    next_rows = shape.warpgroups * _row_bytes(chain) if least.residence == "resident_first" else 0
-    if shared_bytes(chain, shape, least, slots) + next_rows <= limit:
+    next_rows = shape.warpgroups * _row_bytes(deferred.links) if least.residence == "resident_first" else 0
+    if shared_bytes(deferred, shape, least, slots) + next_rows <= limit:
         limit -= next_rows
     weights = least
     while 0 < weights.ring < MAX_RING:
         deeper = Weights(weights.residence, weights.ring + 1)
-        if shared_bytes(chain, shape, deeper, slots) > limit:
+        if shared_bytes(deferred, shape, deeper, slots) > limit:
             break
         weights = deeper
     return weights
 
 
 def _most_slots(
-    chain: ChainSpec, shape: ChainShape, weights: Weights, slots: int, most: int, limit: int
+    deferred: Deferred, shape: ChainShape, weights: Weights, slots: int, most: int, limit: int
 ) -> int:
-    while slots < most and shared_bytes(chain, shape, weights, slots + 1) <= limit:
+    while slots < most and shared_bytes(deferred, shape, weights, slots + 1) <= limit:
         slots += 1
     return slots

@@ -223,6 +223,8 @@ class WeightReader {
     else
       wait(shared_.full(taken_.slot - 1), taken_.phase);
   }
+  // Behind a tile: what stays has come.
+  CF_DEVICE void finish_tile() { first_tile_done_ = true; }
   // Of a round in which this warpgroup has no tile.
   CF_DEVICE void skip_tile() {
 #pragma unroll 1
@@ -234,7 +236,7 @@ class WeightReader {
 
  private:
   CF_DEVICE uint32_t resident(int block, int offset) const {
-    wait(shared_.resident(block), 0);  // its only phase
+    if (!first_tile_done_) wait(shared_.resident(block), 0);  // its only phase
     // Where the compiler sees that descriptors are the same for all tiles, it computes them before the first
     // one and keeps them in registers, or spills them.
     uint32_t weights = weights_;
@@ -256,6 +258,7 @@ class WeightReader {
   typename Factors::Shared shared_;
   uint32_t weights_;
   typename Factors::Position taken_;
+  bool first_tile_done_ = false;
 };
 
 }  // namespace comfuse::sm90

@@ -89,16 +89,6 @@ struct Folds {
   using T = typename Kernel::Element;
   static constexpr int H = Kernel::Factors::H, N = Kernel::N, TileN = Kernel::TileN;
 
-  typename Kernel::Params const& params;
-  int column;  // of the middle's
-
-  template <int I, class Element>
-  CF_DEVICE float read(RowVector<I, Element>) const {
-    CfTensor const& tensor = params.operands[I];
-    return to_float(static_cast<Element const*>(tensor.data)[column * tensor.stride]);
-  }
-  CF_DEVICE float read(ColumnIndex) const { return float(column); }
-
   // By all consumers, into each of `buffers` of the program's vectors, `step` bytes apart.
   template <class... E>
   CF_DEVICE static void run(typename Kernel::Params const& params, uint8_t* vectors, int buffers, int step,
@@ -123,7 +113,8 @@ struct Folds {
         float weights[8];
         unpack(load_block(row + column), weights);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) sum = fmaf(evaluate_one(Folds{params, column + i}, X{}), weights[i], sum);
+        for (int i = 0; i < 8; ++i)
+          sum = fmaf(evaluate_one(ColumnInMemory<Kernel>{params, column + i}, X{}), weights[i], sum);
       }
 #pragma unroll
       for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(kFullWarp, sum, mask);

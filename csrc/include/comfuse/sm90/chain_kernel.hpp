@@ -14,7 +14,7 @@
 namespace comfuse::sm90 {
 
 template <class FirstGemm, class MiddleT, class SecondGemm, class ScheduleT, class RowsT, class WeightsT,
-          class SlotsT, class OperandsT, class ProgramT, class HandedT = NothingHanded>
+          class SlotsT, class OperandsT, class VectorsT, class ProgramT, class HandedT = NothingHanded>
 struct FusedChain {
   using Factors = ChainFactors<FirstGemm, SecondGemm, ScheduleT, RowsT, WeightsT>;
   using Element = typename Factors::T;
@@ -23,8 +23,8 @@ struct FusedChain {
   using Handed = HandedT;
   using Phases = typename Concatenate<List<Middle>, PhasesOf<Program>>::type;
   using OperandList = OperandsT;
-  using MiddleOperands = MiddleOperandsOf<Middle, OperandList>;
-  using OuterOperands = OuterOperandsOf<List<Middle, Handed>, OperandList>;
+  using ColumnVectors =  // of the program behind the second GEMM
+      typename Filter<IsColumnVector, OuterOperandsOf<List<Middle, Handed>, OperandList>>::type;
   using Scheduler = ChainScheduler<Factors::kWarpgroups, Factors::kBatched>;
   using Item = typename Scheduler::Item;
   static_assert(ColReductionsOf<Program>::size + FullReductionsOf<Program>::size == 0,
@@ -60,15 +60,16 @@ struct FusedChain {
   template <class Operand>
   static constexpr int kColumnsOf = reads_leaf<Operand, Middle> ? Factors::H : N;
 
-  // ---- row and column vectors.  They wait for no producer: the row vectors, which are the same for all
-  // tiles, are copied at the start; column vectors by the warp that has their rows.
+  // ---- values a column and a row.  They wait for no producer: the former, which are the same for all tiles,
+  // are computed at the start; the latter are copied by the warp that has their rows.
   static constexpr int kMiddleColumns = Factors::kBlocks * Factors::kBlock;
-  static constexpr int kMiddleBytes = vector_bytes<void, 0, kMiddleColumns>(MiddleOperands{});
+  using MiddleVectors = MiddleOperandsOf<Middle, VectorsT>;
+  static constexpr int kMiddleBytes = vector_bytes<void, 0, kMiddleColumns>(MiddleVectors{});
   template <class V>
-  static constexpr int middle_offset = vector_bytes<V, 0, kMiddleColumns>(MiddleOperands{});
+  static constexpr int middle_offset = vector_bytes<V, 0, kMiddleColumns>(MiddleVectors{});
   static constexpr int kVectorBytes = 0;  // that a producer brings
-  using OuterVectors =
-      typename Concatenate<OuterOperands, typename VectorsHanded<typename Handed::Effects>::type>::type;
+  using OuterVectors = typename Concatenate<OuterOperandsOf<Middle, VectorsT>, ColumnVectors,
+                                            typename VectorsHanded<typename Handed::Effects>::type>::type;
   static constexpr int kOuterBytes = vector_bytes<void, TileM, TileN>(OuterVectors{});
   template <class V>
   static constexpr int vector_offset = vector_bytes<V, TileM, TileN>(OuterVectors{});
@@ -151,7 +152,7 @@ struct FusedChain {
       }
     } else {
       cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
-      copy_row_vectors(params, memory);
+      compute_vectors(params, memory);
       consume(params, memory, warp / 4 - 1);
     }
   }
@@ -246,32 +247,28 @@ struct FusedChain {
   }
 
   // ---- vectors, by the consumers; entries beyond the matrix are zero
-  CF_DEVICE static void copy_row_vectors(Params const& params, uint8_t* memory) {
-    copy_rows<Factors::H, kMiddleColumns, true>(params, memory + kMiddleOffset, MiddleOperands{});
+  CF_DEVICE static void compute_vectors(Params const& params, uint8_t* memory) {
+    compute_vectors<Factors::H, kMiddleColumns, true>(params, memory + kMiddleOffset, MiddleVectors{});
 #pragma unroll
     for (int buffer = 0; buffer < kOuterBuffers; ++buffer)
-      copy_rows<N, TileN, false>(params, outer_vectors(memory, buffer), OuterOperands{});
+      compute_vectors<N, TileN, false>(params, outer_vectors(memory, buffer), OuterVectors{});
     Folds<FusedChain>::run(params, memory + kOuterOffset, kOuterBuffers, kOuterBytes,
                            typename Handed::Effects{});
     asm volatile("bar.sync 1, %0;" ::"n"(kWarpgroups * kWarpgroup) : "memory");
   }
-  template <int kEnd, int kCount, bool kOfMiddle, class... Operand>
-  CF_DEVICE static void copy_rows(Params const& params, uint8_t* to, List<Operand...>) {
-    (copy_row<kEnd, kCount, kOfMiddle>(params, to, Operand{}), ...);
+  template <int kEnd, int kCount, bool kOfMiddle, class... V>
+  CF_DEVICE static void compute_vectors(Params const& params, uint8_t* to, List<V...>) {
+    (compute_vector<kEnd, kCount>(params, to + (kOfMiddle ? middle_offset<V> : vector_offset<V>), V{}), ...);
   }
-  template <int kEnd, int kCount, bool kOfMiddle, class Operand>
-  CF_DEVICE static void copy_row(Params const& params, uint8_t* to, Operand) {
-    if constexpr (IsRowVector<Operand>::value) {
-      using T = typename ElementOf<Operand>::type;
-      CfTensor const& tensor = params.operands[ElementOf<Operand>::index];
-      auto const* from = static_cast<T const*>(tensor.data);
-      constexpr int kOffset = kOfMiddle ? middle_offset<Operand> : vector_offset<Operand>;
-      auto* entries = reinterpret_cast<T*>(to + kOffset);
+  template <int kEnd, int kCount, class X>
+  CF_DEVICE static void compute_vector(Params const& params, uint8_t* to, Vector<X>) {
 #pragma unroll 1
-      for (int i = threadIdx.x - kWarpgroup; i < kCount; i += kWarpgroups * kWarpgroup)
-        entries[i] = i < kEnd ? from[i * tensor.stride] : from_float<T>(0.f);
-    }
+    for (int i = threadIdx.x - kWarpgroup; i < kCount; i += kWarpgroups * kWarpgroup)
+      reinterpret_cast<float*>(to)[i] =
+          i < kEnd ? evaluate_one(ColumnInMemory<FusedChain>{params, i}, X{}) : 0.f;
   }
+  template <int, int, class Other>
+  CF_DEVICE static void compute_vector(Params const&, uint8_t*, Other) {}
   // The warp's 16 rows of each column vector; two lanes copy each entry.
   template <class... Operand>
   CF_DEVICE static void copy_columns(Params const& params, Item const& item, uint8_t* to, List<Operand...>) {
@@ -281,13 +278,11 @@ struct FusedChain {
   }
   template <class Operand>
   CF_DEVICE static void copy_column(Params const& params, Item const& item, uint8_t* to, Operand) {
-    if constexpr (IsColumnVector<Operand>::value) {
-      using T = typename ElementOf<Operand>::type;
-      CfTensor const& tensor = params.operands[ElementOf<Operand>::index];
-      int const row = warp_of_group() * 16 + lane_id() % 16;
-      reinterpret_cast<T*>(to + vector_offset<Operand>)[row] =
-          static_cast<T const*>(tensor.data)[min(item.row() + row, params.m - 1) * tensor.stride];
-    }
+    using T = typename ElementOf<Operand>::type;
+    CfTensor const& tensor = params.operands[ElementOf<Operand>::index];
+    int const row = warp_of_group() * 16 + lane_id() % 16;
+    reinterpret_cast<T*>(to + vector_offset<Operand>)[row] =
+        static_cast<T const*>(tensor.data)[min(item.row() + row, params.m - 1) * tensor.stride];
   }
 
   CF_DEVICE static void consume(Params const& params, uint8_t* memory, int warpgroup) {
@@ -310,9 +305,10 @@ struct FusedChain {
       mainloop.run({shared.rows + rows.slot * Factors::kRowBytes, shared.rows_empty + rows.slot,
                     item.row() + warp_of_group() * 16, vectors},
                    accumulator[0], [&] {
-                     if constexpr (kOuterBuffers > 1) copy_columns(params, item, vectors, OuterOperands{});
+                     if constexpr (kOuterBuffers > 1) copy_columns(params, item, vectors, ColumnVectors{});
                    });
       rows.advance();
+      weights.finish_tile();
       epilogue.run(accumulator, item);
     }
     // The others' blocks wait for this warpgroup too.  (Its number anew: no register keeps it till here.)

@@ -146,8 +146,8 @@ class ChainMainloop {
       if constexpr (Factors::kRowsInRegisters)
         wgmma<T, kProducts * kBlock>(rows_of_thread_ + 4 * step, second, buffers_[kBuffer], step > 0);
       else
-        wgmma<T, kProducts * kBlock, false, false>(
-            advance_descriptor(a, step / 4 * kBlockBytes + within), second, buffers_[kBuffer], step > 0);
+        wgmma<T, kProducts * kBlock, false, false>(advance_descriptor(a, step / 4 * kBlockBytes + within),
+                                                   second, buffers_[kBuffer], step > 0);
     }
     cute::warpgroup_commit_batch();
   }
@@ -240,9 +240,9 @@ class ChainMainloop {
     cute::warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < kStepsOfBlock; ++step)
-      wgmma<T, TileN, Factors::kMNMajorSecond>(
-          passed_ + 4 * step, advance_descriptor(b, step * SharedLayout<MajorSecond>::kStep), outer,
-          block > 0 || step > 0);
+      wgmma<T, TileN, Factors::kMNMajorSecond>(passed_ + 4 * step,
+                                               advance_descriptor(b, step * SharedLayout<MajorSecond>::kStep),
+                                               outer, block > 0 || step > 0);
     cute::warpgroup_commit_batch();
   }
   // `kFirsts`: GEMMs 0 begun since.

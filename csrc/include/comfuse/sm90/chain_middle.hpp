@@ -86,10 +86,10 @@ template <class Kernel>
 CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, ColumnIndex) {
   return detail::numbers_of_pairs(source.column);
 }
-template <class Kernel, int Index, class T>
-CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, RowVector<Index, T>) {
+template <class Kernel, class X>
+CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, Vector<X>) {
   return detail::pairs_of_vector(
-      reinterpret_cast<T const*>(source.vectors + Kernel::template middle_offset<RowVector<Index, T>>) +
+      reinterpret_cast<float const*>(source.vectors + Kernel::template middle_offset<Vector<X>>) +
       source.column);
 }
 template <class Kernel, int Index, class T>

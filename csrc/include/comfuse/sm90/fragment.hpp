@@ -194,10 +194,10 @@ CF_DEVICE Fragment read(Source const& source, Group<Index, X>) {
   return splat_rows(g[0], g[1]);
 }
 
-template <class Kernel, class P, int Index, class T>
-CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, RowVector<Index, T>) {
-  auto const* x =
-      reinterpret_cast<T const*>(source.vectors + Kernel::template vector_offset<RowVector<Index, T>>);
+template <class V, class Kernel, class P>
+CF_DEVICE Fragment vector_of(FragmentSource<Kernel, P> const& source) {
+  auto const* x = reinterpret_cast<typename ElementOf<V>::type const*>(source.vectors +
+                                                                       Kernel::template vector_offset<V>);
   if constexpr (Kernel::kPairs) return pairs_of_vector(x + source.column);
   float run[8];
   unpack(load_block(x + source.column + first_column_of_thread()), run);
@@ -205,6 +205,15 @@ CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, RowVector<Index
 #pragma unroll
   for (int i = 0; i < 8; ++i) f.at(0, i) = f.at(1, i) = run[i];
   return f;
+}
+
+template <class Kernel, class P, int Index, class T>
+CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, RowVector<Index, T>) {
+  return vector_of<RowVector<Index, T>>(source);
+}
+template <class Kernel, class P, class X>
+CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, Vector<X>) {
+  return vector_of<Vector<X>>(source);
 }
 
 template <class Kernel, class P, int R, Field F>

@@ -42,10 +42,8 @@ CUTE_HOST_DEVICE uint64_t wgmma_descriptor(uint32_t shared_address) {
 // The descriptor of what lies `bytes` on.  One addition: shared addresses, in units of 16 bytes, do not carry
 // out of their field.
 CUTE_HOST_DEVICE uint64_t advance_descriptor(uint64_t descriptor, int bytes) {
-  cute::GmmaDescriptor d;
-  d.desc_ = descriptor;
-  d.reg32_[0] += bytes >> 4;
-  return d;
+  uint32_t const low = uint32_t(descriptor) + (uint32_t(bytes) >> 4);
+  return (descriptor >> 32 << 32) | low;
 }
 
 }  // namespace comfuse::sm90

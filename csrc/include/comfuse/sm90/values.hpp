@@ -28,6 +28,20 @@ CF_DEVICE float evaluate_one(Source const& source, Map<Fn, X...>) {
   return Fn::apply(evaluate_one(source, X{})...);
 }
 
+// A column of the matrix that operands lie along, straight from memory.
+template <class Kernel>
+struct ColumnInMemory {
+  typename Kernel::Params const& params;
+  int column;
+
+  template <int I, class T>
+  CF_DEVICE float read(RowVector<I, T>) const {
+    CfTensor const& tensor = params.operands[I];
+    return to_float(static_cast<T const*>(tensor.data)[column * tensor.stride]);
+  }
+  CF_DEVICE float read(ColumnIndex) const { return float(column); }
+};
+
 // The row that a thread owns, in a phase or in the RowTail.
 template <class Kernel, class PhaseT>
 struct RowSource {
