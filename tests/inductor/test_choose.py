@@ -28,7 +28,7 @@ from tests.inductor.regions import found, half
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
 FILES = {
     "graphs": ["graphs-20261129-225231-19c2260", "graphs-20261129-225054-19c2260"],
-    "postnorm": ["postnorm-20261129-210549-621ddbf"],
+    "postnorm": ["postnorm-20261130-180634-afc5adb"],
     "plain_gemm": ["plain_gemm-20261129-210955-621ddbf"],
 }
 ROWS = [pytest.param(row, id=row.workload) for row in measured.ROWS]
