@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from bench import report
+from bench.ahead import build_all
 from bench.environment import ROOT, header
 from comfuse.generator import catalog
+from comfuse.generator.emit import emit_chain
 from comfuse.generator.plan.chain import ChainPlan, chain_candidates
 from comfuse.generator.spec import DType
 
@@ -106,7 +108,6 @@ def forced(plan: ChainPlan, inputs: tuple[Tensor, ...]) -> Call:
     from bench.launch import prepare
     from comfuse import library
     from comfuse.build import build
-    from comfuse.generator.emit import emit_chain
 
     q, k, v, *bias = inputs
     y = torch.empty_like(q)
@@ -187,8 +188,10 @@ def main() -> int:
     os.environ |= {"COMFUSE_STRICT": "1", "COMFUSE_CHAINS": "1"}
     results = report.Results(options.output, header("attention", rounds=options.rounds))
     records = []
+    cases = [c for c in CASES if c.name in options.cases]
     with report.interruptible():
-        for case in (c for c in CASES if c.name in options.cases):
+        build_all(emit_chain(plan) for case in cases for plan in plans(case))
+        for case in cases:
             for new in measure(case, options.rounds):
                 results.add(new)
                 records.append(new)
