@@ -159,6 +159,24 @@ def test_a_chain_by_hand() -> None:
     assert times(chain, m + 64, gpu)["2x64-b1-shared"] == pytest.approx(twice, rel=0.01)
 
 
+def test_values_a_column_and_multiply_adds_cost_less() -> None:
+    """GELU takes half of its argument: of the bias once for all rows, of the product within their sum."""
+    with_bias, without = (middle_slots(mlp(64, 256, 64, b0=b0)) for b0 in (BF16, None))
+    # The bias is loaded and added; but without it what halves the product is an instruction of its own.
+    assert with_bias - without == pytest.approx(1 + 1 - 1, abs=0.01)
+
+
+def middle_slots(chain: ChainSpec) -> float:
+    """An element's, from what the time gains where each takes a cycle more."""
+    tiles, h = 100, chain.links[0].n
+    few, many = (
+        times(chain, tiles * 64 * H200.processors, with_constants(chain_slot_cycles_2=cycles))
+        for cycles in (100.0, 101.0)
+    )
+    gained = (many["2x64-b1-shared"] - few["2x64-b1-shared"]) / 1e6 * H200.clock
+    return gained * 128 / (tiles * 64 * h)
+
+
 def test_what_passes_by_is_loaded_beside_the_products() -> None:
     """Only what stays has to come first; where what passes by takes longer than the products, it counts."""
     m, chain = 327_680, mlp(128, 512, 128)

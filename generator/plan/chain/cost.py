@@ -9,15 +9,19 @@ measurement.
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.errors import PlanError
+from comfuse.generator.ops import ELEMENTWISE
+from comfuse.generator.passes.infer import spaces
 from comfuse.generator.phases import PhaseProgram
 from comfuse.generator.plan import cost as one_gemm
 from comfuse.generator.plan.chain import memory
 from comfuse.generator.plan.chain.kernel import BLOCK, ROWS, ChainShape, Weights, blocks
 from comfuse.generator.plan.choose import plan
 from comfuse.generator.plan.gpus import Gpu
+from comfuse.generator.spec import Space
 
 
 def floor_us(chain: ChainSpec, gpu: Gpu, m: int) -> float:
@@ -66,7 +70,7 @@ def _middle_us(chain: ChainSpec, middle: PhaseProgram, shape: ChainShape, gpu: G
     """What a tile takes longer for the program between its GEMMs, which take ``gemms_us``."""
     constants = gpu.constants
     count = blocks(chain.links[0].n)
-    slots = middle.cost * count * BLOCK
+    slots = _slots(middle) * count * BLOCK
     online = len(middle.phases) > 1
     if online:  # what was accumulated is scaled in each block
         slots += count * chain.last.n
@@ -83,7 +87,25 @@ def _middle_us(chain: ChainSpec, middle: PhaseProgram, shape: ChainShape, gpu: G
 
 def _behind_us(program: PhaseProgram, gpu: Gpu) -> float:
     """What a tile takes longer for the program behind both GEMMs."""
-    return gpu.constants.chain_behind_cycles * _slots_us(program.cost * program.spec.n, gpu)
+    return gpu.constants.chain_behind_cycles * _slots_us(_slots(program) * program.spec.n, gpu)
+
+
+def _slots(program: PhaseProgram) -> float:
+    """Of an element, fewer than priced.
+
+    Values a column are computed once (:mod:`.vectors`), and a product that is a term of one sum is one
+    instruction with it.
+    """
+    spec = program.spec
+    space, reads = spaces(spec), Counter(j for node in spec.nodes for j in node.inputs)
+    saved = 0.0
+    terms = {j for node in spec.nodes if node.op in ("add", "sub") for j in node.inputs}
+    for i, node in enumerate(spec.nodes):
+        once = space[i] is Space.ROW and node.op in ELEMENTWISE
+        fused = space[i] is Space.TILE and node.op == "mul" and i in terms and reads[i] == 1
+        if once or fused:
+            saved += ELEMENTWISE[node.op].cost
+    return program.cost - saved
 
 
 def _slots_us(slots: float, gpu: Gpu) -> float:
