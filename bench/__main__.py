@@ -2,6 +2,7 @@
 
 `python -m bench models --help`: whole blocks of models, with options of their own.
 `python -m bench model-error --help`: how far the cost model is off, over all results.
+`python -m bench fit-chains --help`: the cost model's constants of two GEMMs, fitted to results.
 `python -m bench pass-time --help`: what the pass adds to a compile of torch's own.
 `python -m bench report --help`: all results as one HTML page, as Markdown, or as they were printed.
 """
@@ -59,6 +60,10 @@ def main(arguments: list[str] | None = None) -> int:
         from bench.page.model_error import main as model_error
 
         return model_error(arguments[1:], RESULTS)
+    if arguments[:1] == ["fit-chains"]:
+        from bench.page.fit_chains import main as fit_chains
+
+        return fit_chains(arguments[1:])
     if arguments[:1] == ["models"]:
         from bench.models.main import main as models  # needs transformers, which no other family does
 

@@ -93,11 +93,11 @@ def calls(case: Case, inputs: tuple[Tensor, ...]) -> dict[str, Call]:
     return {"sdpa": sdpa} | ({} if case.bias else {"flash": flash}) | {"comfuse": comfuse}
 
 
-def plans(case: Case) -> list[ChainPlan]:
+def plans(case: Case, gpu: str = "h200") -> list[ChainPlan]:
     """Every plan of ours."""
     bias = DType.BF16 if case.bias else None
     chain = catalog.attention(case.d, case.d, case.length, DType.BF16, bias=bias, causal=case.causal)
-    found = chain_candidates(chain, "h200", case.heads * case.length)
+    found = chain_candidates(chain, gpu, case.heads * case.length)
     return [plan for plan in found if isinstance(plan, ChainPlan)]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
 
-from bench import workloads
+from bench import attention, workloads
 from bench.direct import spec_of
 from bench.launch import forced_plan
 from bench.page.entries import unknown
@@ -35,7 +35,7 @@ class Point:
     """One provider of ours on one workload in one file.
 
     Attributes:
-        plan: the kernel's tile shape, as :attr:`TileShape.name` has it.
+        kernel: its plan, for the ``m`` rows that were run.
         measured_us: median over processes.
         lines: of its rows in the file.
     """
@@ -44,11 +44,23 @@ class Point:
     family: str
     workload: str
     provider: str
-    plan: str
-    schedule: str
-    predicted_us: float
+    kernel: KernelPlan | ChainPlan
+    m: int
     measured_us: float
     lines: tuple[int, ...]
+
+    @property
+    def plan(self) -> str:
+        """The kernel's shape, as :attr:`TileShape.name` or :attr:`ChainShape.name` has it."""
+        return self.kernel.shape.name
+
+    @property
+    def schedule(self) -> str:
+        return self.kernel.schedule if isinstance(self.kernel, KernelPlan) else "chain"
+
+    @property
+    def predicted_us(self) -> float:
+        return self.kernel.predicted_us
 
     @property
     def error(self) -> float:
@@ -80,33 +92,42 @@ def points(files: Iterable[ResultsFile]) -> list[Point]:
     """
     found = []
     for file in files:
-        # A time of a model is that of many kernels and more.
-        if file.gpu is None or file.experiment not in families() or file.experiment == "models":
+        if file.gpu is None:
             continue
-        gone, ran = set(unknown(file)), _ran(file.path)
-        grouped: dict[tuple[str, str, str | None], list[tuple[int, float]]] = {}
-        for line, row in file.rows:
-            if row.us is not None and row.workload not in gone:
-                key = (row.workload, row.provider, row.plan or ran.get(row.workload))
-                grouped.setdefault(key, []).append((line, row.us))
-        for (workload, provider, name), times in grouped.items():
-            chosen = _plan(workload, provider, file.gpu.name, name)
-            if chosen is None:
-                continue
-            found.append(
-                Point(
-                    file,
-                    file.experiment,
-                    workload,
-                    provider,
-                    chosen.shape.name,
-                    chosen.schedule if isinstance(chosen, KernelPlan) else "chain",
-                    chosen.predicted_us,
-                    median(us for _, us in times),
-                    tuple(line for line, _ in times),
-                )
-            )
+        if file.experiment == "attention":
+            found += _of_attention(file, file.gpu.name)
+        elif file.experiment in families() and file.experiment != "models":
+            # A time of a model is that of many kernels and more.
+            found += _of_workloads(file, file.gpu.name)
     return found
+
+
+def _of_workloads(file: ResultsFile, gpu: str) -> Iterator[Point]:
+    gone, ran = set(unknown(file)), _ran(file.path)
+    grouped: dict[tuple[str, str, str | None], list[tuple[int, float]]] = {}
+    for line, row in file.rows:
+        if row.us is not None and row.workload not in gone:
+            key = (row.workload, row.provider, row.plan or ran.get(row.workload))
+            grouped.setdefault(key, []).append((line, row.us))
+    for (workload, provider, name), times in grouped.items():
+        kernel = _plan(workload, provider, gpu, name)
+        if kernel is not None:
+            m, us = workloads.by_name(workload).m, median(us for _, us in times)
+            lines = tuple(line for line, _ in times)
+            yield Point(file, file.experiment, workload, provider, kernel, m, us, lines)
+
+
+def _of_attention(file: ResultsFile, gpu: str) -> Iterator[Point]:
+    """Of forced plans; what the op took is not said."""
+    cases = {case.name: case for case in attention.CASES}
+    for line, record in file.records:
+        if record["record"] != "attention" or "us" not in record or record["case"] not in cases:
+            continue
+        case = cases[record["case"]]
+        for kernel in attention.plans(case, gpu):
+            if kernel.shape.name == record["provider"]:
+                m = case.heads * case.length
+                yield Point(file, "attention", case.name, kernel.shape.name, kernel, m, record["us"], (line,))
 
 
 CHOSEN = "chosen by the planner"

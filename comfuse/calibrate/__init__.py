@@ -16,6 +16,7 @@ from comfuse.calibrate.least_squares import solve
 from comfuse.calibrate.probe import Probe, probes
 from comfuse.calibration import Calibration
 from comfuse.errors import CalibrationError
+from comfuse.generator.plan.constants import CHAINS
 from comfuse.generator.plan.gpus import Gpu, find
 from comfuse.version import __version__
 
@@ -62,7 +63,10 @@ def calibrate(
         raise CalibrationError(
             f"{len(timed)} of {len(wanted)} kernels could be timed, at least half are needed"
         )
-    values = solve(base, timed)
+    names = [
+        name for name in base.constants.values() if not name.startswith(CHAINS)
+    ]  # no probe has two GEMMs
+    values = solve(base, timed, names)
     found = own.calibrated(rates | values)
     say(f"{len(timed)} launches timed")
     return Calibration(

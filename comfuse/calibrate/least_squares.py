@@ -3,43 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
-from comfuse.calibrate.probe import Probe
 from comfuse.generator.plan.gpus import Gpu
 
 _NOISE = 0.02  # of a time, as a share: what counts as an error of one
 _TRUST = 0.7  # in the constants before, as a logarithm: what no probe moves stays where it is
 _STEP = 1e-4  # of a logarithm, for derivatives
 _ROUNDS = 60
-_CHAINS = "chain_"  # of two GEMMs: no probe has any
 
 Vector = list[float]
 
 
-def solve(gpu: Gpu, timed: Sequence[tuple[Probe, float]]) -> dict[str, float]:
-    """Values of the constants that launches depend on, by name.
+class Launch(Protocol):
+    """What was timed."""
+
+    def predicted_us(self, gpu: Gpu) -> float:
+        """By the cost model alone, without the floor."""
+        ...
+
+
+def solve(gpu: Gpu, timed: Sequence[tuple[Launch, float]], names: Iterable[str]) -> dict[str, float]:
+    """Values of the named constants, by name.
 
     Args:
         gpu: with its measured rates; its constants are the beginning.
         timed: launches with their microseconds.
+        names: of the constants that the launches depend on; all others stay as they are.
 
     Minimises squared logarithms of predicted over measured, in logarithms of the constants, which keeps them
     positive (Levenberg and Marquardt).  Waves and terms that only count where they are the largest make the
     model bend, so that it goes in small steps.
     """
-    start = {n: v for n, v in gpu.constants.values().items() if not n.startswith(_CHAINS)}
-    names = list(start)
+    known = gpu.constants.values()
+    start = {name: known[name] for name in names}
 
     def values(x: Vector) -> dict[str, float]:
-        return {name: start[name] * math.exp(v) for name, v in zip(names, x, strict=True)}
+        return {name: start[name] * math.exp(v) for name, v in zip(start, x, strict=True)}
 
     def residuals(x: Vector) -> Vector:
         guessed = gpu.calibrated(values(x))
         errors = [math.log(probe.predicted_us(guessed) / us) / _NOISE for probe, us in timed]
         return errors + [v / _TRUST for v in x]
 
-    return values(_minimised(residuals, [0.0] * len(names)))
+    return values(_minimised(residuals, [0.0] * len(start)))
 
 
 def _minimised(residuals: Callable[[Vector], Vector], x: Vector) -> Vector:

@@ -14,8 +14,9 @@ def _constant(value: float, unit: str, meaning: str, origin: str) -> float:
     return made
 
 
+CHAINS = "chain_"  # what the names of the constants begin with that kernels of two GEMMs alone depend on
+
 _FITTED = "fitted to bench/results of an H200"
-_PROTOTYPE = "fitted to five shapes of a prototype on an H200"
 _GUESS = "not measured"
 
 
@@ -31,6 +32,16 @@ def _slot(value: float, schedule: str) -> float:
 
 def _exchange(value: float, schedule: str) -> float:
     return _constant(value, "cycles", f"a {schedule} tile's wait for its row, whatever its length", _FITTED)
+
+
+def _chain_slot(value: float, count: str) -> float:
+    meaning = f"an issue slot between two GEMMs, on all four schedulers, with {count} warpgroups"
+    return _constant(value, "cycles", meaning, _FITTED)
+
+
+def _chain_hidden(value: float, where: str) -> float:
+    meaning = f"of a middle beside as long products that a second buffer hides, with X in {where}"
+    return _constant(value, "share", meaning, _FITTED)
 
 
 @dataclass(frozen=True)
@@ -89,24 +100,24 @@ class Constants:
     kept_of_b: float = _constant(
         3.2e6, "bytes", "of B in L2 from pass to pass, with A and the epilogue's tensors passing", _FITTED
     )
-    chain_launch_us: float = _constant(4.5, "us", "a launch of two GEMMs back to back", _PROTOTYPE)
-    chain_slots_1: float = _constant(
-        0.5, "share", "of the programs' issue slots that one buffer does not hide", _PROTOTYPE
+    chain_efficiency: float = _constant(
+        1.148, "share of the peak", "the multiplying loops of two GEMMs back to back", _FITTED
     )
-    chain_slots_2: float = _constant(
-        0.4, "share", "of the programs' issue slots that two buffers do not hide", _PROTOTYPE
+    chain_slot_cycles_2: float = _chain_slot(1.041, "two")
+    chain_slot_cycles_3: float = _chain_slot(0.877, "three")
+    chain_behind_cycles: float = _constant(
+        0.528,
+        "cycles",
+        "an issue slot of the program behind both GEMMs, on all four schedulers: others multiply meanwhile",
+        _FITTED,
     )
-    chain_shared_rows: float = _constant(
-        1.1, "factor", "on the first GEMM where it reads X from shared memory again and again", _PROTOTYPE
-    )
-    chain_streaming: float = _constant(
-        1.15, "factor", "on GEMMs for which a block of weights has to arrive each time", _PROTOTYPE
-    )
-    chain_memory_2: float = _constant(
-        1.2, "factor", "on the time of memory traffic, with two warpgroups", _PROTOTYPE
-    )
-    chain_memory_3: float = _constant(
-        1.0, "factor", "on the time of memory traffic, with three warpgroups: more loads wait", _PROTOTYPE
+    chain_hidden_registers: float = _chain_hidden(0.219, "registers, which leave fewer to the compiler")
+    chain_hidden_shared: float = _chain_hidden(0.354, "shared memory")
+    chain_peak_cycles: float = _constant(
+        197.0,
+        "cycles",
+        "a block's wait for the largest value of its rows, which scales what there is",
+        _FITTED,
     )
 
     def of(self, name: str, *keys: str | int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -260,20 +261,32 @@ def test_the_cost_model_is_near_to_all_that_was_measured(capsys: pytest.CaptureF
     assert everything.worst.workload in last
 
 
+def _timed_together(kept: Callable[[model.Point], bool]) -> list[list[model.Point]]:
+    """The points of each file and workload."""
+    together: dict[tuple[str, str], list[model.Point]] = {}
+    for p in filter(kept, model.points(files.read(files.committed(RESULTS)))):
+        together.setdefault((p.file.path.name, p.workload), []).append(p)
+    return list(together.values())
+
+
 def test_the_fastest_of_the_plans_that_were_timed_together_comes_first() -> None:
     """Where it leads by 1 %.  The plain GEMMs' tiles have another order since they were timed."""
-    together: dict[tuple[str, str], list[model.Point]] = {}
-    for p in model.points(files.read(files.committed(RESULTS))):
-        if p.family != "plain_gemm":
-            together.setdefault((p.file.path.name, p.workload), []).append(p)
     compared = 0
-    for points in together.values():
+    for points in _timed_together(lambda p: p.family != "plain_gemm" and p.schedule != "chain"):
         best = min(points, key=lambda p: p.measured_us)
         for p in points:
             if p.measured_us > 1.01 * best.measured_us and p.plan != best.plan:
                 compared += 1
                 assert best.predicted_us < p.predicted_us, (best.workload, best.plan, p.plan)
     assert compared > 30
+
+
+def test_of_the_chains_that_were_timed_together_one_of_the_fastest_is_chosen() -> None:
+    """At most 2 % slower than the fastest; plans of one chain differ by less than predictions are off."""
+    for points in _timed_together(lambda p: p.schedule == "chain"):
+        chosen = min(points, key=lambda p: (p.predicted_us, p.kernel.registers))
+        best = min(points, key=lambda p: p.measured_us)
+        assert chosen.measured_us <= 1.02 * best.measured_us, (best.workload, best.plan, chosen.plan)
 
 
 def test_a_model_that_is_off_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

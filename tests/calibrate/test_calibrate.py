@@ -10,6 +10,7 @@ import pytest
 
 from comfuse.calibrate import Probe, calibrate, probes
 from comfuse.errors import CalibrationError
+from comfuse.generator.plan.constants import CHAINS
 from comfuse.generator.plan.gpus import Gpu, find
 
 OWN = find("h200")
@@ -22,7 +23,7 @@ HARDLY_SEEN = {"kept_of_b"}  # stays near to where it was
 def changed(seed: int) -> dict[str, float]:
     """Constants up to 20 % away from the planner's own."""
     draw = random.Random(seed)
-    own = {n: v for n, v in OWN.constants.values().items() if not n.startswith("chain_")}
+    own = {n: v for n, v in OWN.constants.values().items() if not n.startswith(CHAINS)}
     return {n: v * math.exp(draw.uniform(-0.2, 0.2)) for n, v in own.items()}
 
 

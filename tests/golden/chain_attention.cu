@@ -1,4 +1,4 @@
-// cf_sm90_chain_bf16_64x512x64_w3_855fd03d
+// cf_sm90_chain_bf16_64x512x64_w3_1b6db338
 //   biased = a @ w0.mT * scale + bias
 //   p = exp(biased - max(biased)) * reciprocal(sumexp(biased))
 //   y = p @ w1.mT
@@ -43,7 +43,7 @@ using Kernel =
     cf::sm90::FusedChain<cf::Gemm<cf::bf16, /*N=*/512, 1, cf::KMajor, cf::KMajor, /*Batched=*/true>, Middle,
                          cf::Gemm<cf::bf16, /*N=*/64, 1, cf::KMajor, cf::MNMajor, /*Batched=*/true>,
                          cf::ChainSchedule</*Warpgroups=*/3, /*Block=*/64, /*Buffers=*/1>,
-                         cf::RowsInRegisters</*K=*/64>, cf::Streamed</*Ring=*/8>, cf::TileSlots<4>,
+                         cf::RowsInShared</*K=*/64>, cf::Streamed</*Ring=*/8>, cf::TileSlots<4>,
                          cf::Operands<bias>, Vectors, cf::Program<Phase0>, Handed>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_chain_bf16_64x512x64_w3_855fd03d, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_chain_bf16_64x512x64_w3_1b6db338, program::Kernel)

@@ -1,4 +1,4 @@
-// cf_sm90_chain_fp16_128x8192x128_w2_0e2d96c1
+// cf_sm90_chain_fp16_128x8192x128_w3_04bf1b6c
 //   seen = where(row >= column, a @ w0.mT * scale, -inf)
 //   p = exp(seen - max(seen)) * reciprocal(sumexp(seen))
 //   y = p @ w1.mT
@@ -43,8 +43,8 @@ using Phase0 = cf::Phase<cf::Tiles<>, cf::Columns<p_mul17_column>, cf::Lets<>,
 using Kernel =
     cf::sm90::FusedChain<cf::Gemm<cf::fp16, /*N=*/8192, 1, cf::KMajor, cf::KMajor, /*Batched=*/true>, Middle,
                          cf::Gemm<cf::fp16, /*N=*/128, 1, cf::KMajor, cf::MNMajor, /*Batched=*/true>,
-                         cf::ChainSchedule</*Warpgroups=*/2, /*Block=*/64, /*Buffers=*/2>,
-                         cf::RowsInRegisters</*K=*/128>, cf::Streamed</*Ring=*/8>, cf::TileSlots<0>,
+                         cf::ChainSchedule</*Warpgroups=*/3, /*Block=*/64, /*Buffers=*/1>,
+                         cf::RowsInShared</*K=*/128>, cf::Streamed</*Ring=*/8>, cf::TileSlots<0>,
                          cf::Operands<>, Vectors, cf::Program<Phase0>, Handed>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_chain_fp16_128x8192x128_w2_0e2d96c1, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_chain_fp16_128x8192x128_w3_04bf1b6c, program::Kernel)

@@ -1,4 +1,4 @@
-// cf_sm90_chain_fp16_128x256x128_w2_76ca4f7f
+// cf_sm90_chain_fp16_128x256x128_w2_ed470d02
 //   middle = silu(a @ w0.T) * (a @ w1.T)
 //   y = middle @ w2.T
 #include <comfuse/sm90/fused_chain.hpp>
@@ -20,7 +20,7 @@ using Phase0 =
 using Kernel =
     cf::sm90::FusedChain<cf::Gemm<cf::fp16, /*N=*/256, /*Products=*/2>, Middle, cf::Gemm<cf::fp16, /*N=*/128>,
                          cf::ChainSchedule</*Warpgroups=*/2, /*Block=*/64, /*Buffers=*/1>,
-                         cf::RowsInRegisters</*K=*/128>, cf::Resident, cf::TileSlots<0>, cf::Operands<>,
-                         Vectors, cf::Program<Phase0>>;
+                         cf::RowsInShared</*K=*/128>, cf::Resident, cf::TileSlots<0>, cf::Operands<>, Vectors,
+                         cf::Program<Phase0>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_chain_fp16_128x256x128_w2_76ca4f7f, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_chain_fp16_128x256x128_w2_ed470d02, program::Kernel)

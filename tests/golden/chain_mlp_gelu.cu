@@ -1,4 +1,4 @@
-// cf_sm90_chain_bf16_128x512x128_w2_a5c93062
+// cf_sm90_chain_bf16_128x512x128_w2_34f82fc6
 //   middle = gelu(a @ w0.T + b0)
 //   y = middle @ w1.T + b1
 #include <comfuse/sm90/fused_chain.hpp>
@@ -26,7 +26,7 @@ using Phase0 = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>, cf::Effects<cf:
 
 using Kernel = cf::sm90::FusedChain<cf::Gemm<cf::bf16, /*N=*/512>, Middle, cf::Gemm<cf::bf16, /*N=*/128>,
                                     cf::ChainSchedule</*Warpgroups=*/2, /*Block=*/64, /*Buffers=*/2>,
-                                    cf::RowsInRegisters</*K=*/128>, cf::ResidentFirst</*Ring=*/2>,
+                                    cf::RowsInShared</*K=*/128>, cf::ResidentFirst</*Ring=*/2>,
                                     cf::TileSlots<0>, cf::Operands<b0, b1>, Vectors, cf::Program<Phase0>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_chain_bf16_128x512x128_w2_a5c93062, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_chain_bf16_128x512x128_w2_34f82fc6, program::Kernel)

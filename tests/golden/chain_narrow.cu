@@ -1,4 +1,4 @@
-// cf_sm90_chain_bf16_64x256x64_w3_a7172733
+// cf_sm90_chain_bf16_64x256x64_w3_c629f028
 //   middle = relu(a @ w0.T + b0)
 //   y = middle @ w1.T
 #include <comfuse/sm90/fused_chain.hpp>
@@ -22,7 +22,7 @@ using Phase0 =
 
 using Kernel = cf::sm90::FusedChain<cf::Gemm<cf::bf16, /*N=*/256>, Middle, cf::Gemm<cf::bf16, /*N=*/64>,
                                     cf::ChainSchedule</*Warpgroups=*/3, /*Block=*/64, /*Buffers=*/2>,
-                                    cf::RowsInRegisters</*K=*/64>, cf::Resident, cf::TileSlots<0>,
+                                    cf::RowsInShared</*K=*/64>, cf::Resident, cf::TileSlots<0>,
                                     cf::Operands<b0>, Vectors, cf::Program<Phase0>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_chain_bf16_64x256x64_w3_a7172733, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_chain_bf16_64x256x64_w3_c629f028, program::Kernel)

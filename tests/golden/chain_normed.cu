@@ -1,4 +1,4 @@
-// cf_sm90_chain_bf16_128x512x128_w2_6d26fba9
+// cf_sm90_chain_bf16_128x512x128_w2_d9c8e917
 //   x = a @ w0.T + b0
 //   rstd = rsqrt(var(x) + eps)
 //   p = (x * rstd - mean(x) * rstd) * norm_weight + norm_bias
@@ -51,8 +51,8 @@ using Phase0 = cf::Phase<cf::Tiles<>, cf::Columns<p_rstd_column, p_mean_scaled_c
 
 using Kernel = cf::sm90::FusedChain<cf::Gemm<cf::bf16, /*N=*/512>, Middle, cf::Gemm<cf::bf16, /*N=*/128>,
                                     cf::ChainSchedule</*Warpgroups=*/2, /*Block=*/64, /*Buffers=*/2>,
-                                    cf::RowsInRegisters</*K=*/128>, cf::ResidentFirst</*Ring=*/3>,
+                                    cf::RowsInShared</*K=*/128>, cf::ResidentFirst</*Ring=*/3>,
                                     cf::TileSlots<0>, cf::Operands<b0, norm_weight, norm_bias, bias>, Vectors,
                                     cf::Program<Phase0>, Handed>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_chain_bf16_128x512x128_w2_6d26fba9, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_chain_bf16_128x512x128_w2_d9c8e917, program::Kernel)

@@ -53,7 +53,8 @@ def _fastest(chain: ChainSpec, gpu: str | gpus.Gpu, m: int | None) -> ChainPlan:
     if not plans:
         reasons = "; ".join(f"{r.shape.label}: {r.reason}" for r in found if isinstance(r, ChainRefusal))
         raise PlanError(f"no shape fits: {reasons}")
-    return min(plans, key=lambda p: p.predicted_us)  # the first of equals
+    # Of equals the one that leaves the compiler the most registers.
+    return min(plans, key=lambda p: (p.predicted_us, p.registers))
 
 
 def force_chain(

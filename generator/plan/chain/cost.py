@@ -1,23 +1,27 @@
 """How long a chain's kernel should take.
 
-Its constants (``chain_*``) were fitted to five shapes of a prototype of the same structure on an H200 (GELU
-or SiLU between the GEMMs, widths of 64 to 1024): with the issue slots of its programs within 11 %.  Our
-programs are more exact and take more slots, so predictions are longer.  Kernels of this package were not
-measured yet.  Good for choosing; a number to quote needs a measurement.
+Products and issue slots of an SM mostly add up: a warpgroup either multiplies or computes, and two or three
+of them overlap little.  What does overlap is in the constants (``chain_*``), which
+``python -m bench fit-chains`` fits to what was measured.  Good for choosing; a number to quote needs a
+measurement.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.errors import PlanError
+from comfuse.generator.ops import ELEMENTWISE
+from comfuse.generator.passes.infer import spaces
 from comfuse.generator.phases import PhaseProgram
 from comfuse.generator.plan import cost as one_gemm
 from comfuse.generator.plan.chain import memory
 from comfuse.generator.plan.chain.kernel import BLOCK, ROWS, ChainShape, Weights, blocks
 from comfuse.generator.plan.choose import plan
 from comfuse.generator.plan.gpus import Gpu
+from comfuse.generator.spec import Space
 
 
 def floor_us(chain: ChainSpec, gpu: Gpu, m: int) -> float:
@@ -44,32 +48,69 @@ def predict_us(
     gpu: Gpu,
     m: int,
 ) -> float:
-    """Time of one launch.
+    """Time of one launch in microseconds.  It may come out below what is possible (:func:`floor_us`).
 
-    GEMMs with programs and memory traffic compete, and add as squares.
+    GEMMs and programs of the busiest CTA's tiles take turns.  Memory traffic runs beside them: the longer of
+    both counts, and where they are near each other a little more (they add as fourth powers).
     """
     constants = gpu.constants
     tiles = _quotient(_quotient(m, ROWS), gpu.processors)  # of the busiest CTA
-    rows = tiles * ROWS * gpu.processors
-    first, second = (1e6 * flops / gpu.flops for flops in _flops(chain, rows))
-    if not shape.rows_in_registers:
-        first *= constants.chain_shared_rows
-    gemms = first + second
+    gemms = 1e6 * sum(_flops(chain, tiles * ROWS * gpu.processors)) / gpu.flops / constants.chain_efficiency
+    staying, passing = _loaded(chain, weights)
     rounds = _quotient(tiles, shape.warpgroups)
-    loading = 1e6 * gpu.processors * _loaded(chain, weights, rounds) / gpu.l2_bandwidth
-    if weights.residence == "streamed":
-        gemms = max(gemms * constants.chain_streaming, loading)
+    gemms = max(gemms, _loading_us(rounds * passing, gpu))
+    programs = _middle_us(chain, middle, shape, gpu, gemms / tiles) + _behind_us(program, gpu)
+    memory_us = 1e6 * traffic(chain, m) / gpu.bandwidth
+    busy = gemms + tiles * programs
+    both = math.sqrt(math.hypot(busy * busy, memory_us * memory_us))
+    return constants.launch_us + _loading_us(staying, gpu) + both  # nothing runs before what stays has come
+
+
+def _middle_us(chain: ChainSpec, middle: PhaseProgram, shape: ChainShape, gpu: Gpu, gemms_us: float) -> float:
+    """What a tile takes longer for the program between its GEMMs, which take ``gemms_us``."""
+    constants = gpu.constants
     count = blocks(chain.links[0].n)
-    slots = middle.cost * count * BLOCK + program.cost * chain.last.n
-    if len(middle.phases) > 1:  # what was accumulated is scaled in each block
+    slots = _slots(middle) * count * BLOCK
+    online = len(middle.phases) > 1
+    if online:  # what was accumulated is scaled in each block
         slots += count * chain.last.n
-    # Four schedulers of 32 lanes.
-    issue = 1e6 * slots * tiles * ROWS / 128 / gpu.clock
-    memory_us = 1e6 * constants.of("chain_memory", shape.warpgroups) * traffic(chain, m) / gpu.bandwidth
-    before = loading if weights.residence != "streamed" else 0.0
-    # With two buffers the tensor cores have work of the same warpgroup meanwhile.
-    exposed = constants.of("chain_slots", shape.buffers) * issue
-    return math.hypot(gemms + exposed, memory_us) + before + constants.chain_launch_us
+    us = constants.of("chain_slot_cycles", shape.warpgroups) * _slots_us(slots, gpu)
+    if online:  # and that waits for the products too, whatever the buffers
+        return us + 1e6 * constants.chain_peak_cycles * count / gpu.clock
+    if shape.buffers == 1:
+        return us
+    # Beside a block's middle run the first GEMM of the next block and the second one of the block before.
+    beside = gemms_us * (count - 1) / count
+    hidden = constants.of("chain_hidden", "registers" if shape.rows_in_registers else "shared")
+    return us - hidden * min(us, beside)
+
+
+def _behind_us(program: PhaseProgram, gpu: Gpu) -> float:
+    """What a tile takes longer for the program behind both GEMMs."""
+    return gpu.constants.chain_behind_cycles * _slots_us(_slots(program) * program.spec.n, gpu)
+
+
+def _slots(program: PhaseProgram) -> float:
+    """Of an element, fewer than priced.
+
+    Values a column are computed once (:mod:`.vectors`), and a product that is a term of one sum is one
+    instruction with it.
+    """
+    spec = program.spec
+    space, reads = spaces(spec), Counter(j for node in spec.nodes for j in node.inputs)
+    saved = 0.0
+    terms = {j for node in spec.nodes if node.op in ("add", "sub") for j in node.inputs}
+    for i, node in enumerate(spec.nodes):
+        once = space[i] is Space.ROW and node.op in ELEMENTWISE
+        fused = space[i] is Space.TILE and node.op == "mul" and i in terms and reads[i] == 1
+        if once or fused:
+            saved += ELEMENTWISE[node.op].cost
+    return program.cost - saved
+
+
+def _slots_us(slots: float, gpu: Gpu) -> float:
+    """Of a tile's rows, were each slot one cycle of four schedulers of 32 lanes."""
+    return 1e6 * slots * ROWS / 128 / gpu.clock
 
 
 def _quotient(a: int, b: int) -> int:
@@ -77,12 +118,17 @@ def _quotient(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _loaded(chain: ChainSpec, weights: Weights, rounds: int) -> int:
-    """Bytes of weights that a CTA loads, once or for each round of its warpgroups' tiles."""
+def _loaded(chain: ChainSpec, weights: Weights) -> tuple[int, int]:
+    """Bytes of weights that a CTA loads once, and for each round of its warpgroups' tiles."""
     count = blocks(chain.links[0].n)
     first, second = memory.first_block_bytes(chain) * count, memory.second_block_bytes(chain) * count
-    again = {"resident": 0, "resident_first": second, "streamed": first + second}[weights.residence]
-    return first + second + again * (rounds - 1)
+    staying = {"resident": first + second, "resident_first": first, "streamed": 0}[weights.residence]
+    return staying, first + second - staying
+
+
+def _loading_us(nbytes: int, gpu: Gpu) -> float:
+    """By every CTA, from L2."""
+    return 1e6 * gpu.processors * nbytes / gpu.l2_bandwidth
 
 
 def apart_us(chain: ChainSpec, gpu: str | Gpu, m: int) -> float:
