@@ -5,8 +5,9 @@
     gelu_backward(..) ->  fast_gelu_backward(..)     and so on
 
 One instruction of the special function unit an element instead of two, which is what such an element costs.
-Their error is absolute, and small beside that of rounding results of about 1.  So only where nothing
-magnifies what is small: what reads them, up to the outputs, are sums and products.
+Their error is small beside a rounding to bfloat16, but for large negative arguments, whose small results
+have an absolute error only.  So only where nothing magnifies what is small: what reads them, up to the
+outputs, are sums and products.
 
 Halves are taken of the terms of a sum, where a product with 1 / 2 is part of a fused multiply-add.
 """

@@ -7,7 +7,7 @@ from functools import lru_cache
 from comfuse.generator.chain import ChainSpec, normalize_chain
 from comfuse.generator.deferral import Deferred, defer
 from comfuse.generator.errors import PlanError
-from comfuse.generator.ops import REDUCTIONS
+from comfuse.generator.ops import FAST, REDUCTIONS
 from comfuse.generator.passes.approximate import approximate
 from comfuse.generator.phases import PhaseProgram, split
 from comfuse.generator.plan import gpus
@@ -170,6 +170,11 @@ def _decisions(chain: ChainSpec, deferred: Deferred, m: int) -> tuple[str, ...]:
         f"planned for M = {m}",
         f"{first.outputs[0].name} stays in registers, {BLOCK} of its {first.n} columns at a time, rounded to"
         f" {first.dtype.value}",
+    ]
+    said += [
+        f"{node.name}: by tanh.approx, for it is rounded to bfloat16"
+        for node in first.nodes
+        if node.op in FAST
     ]
     if len(first.outputs) > 1 or deferred.vectors:
         names = ", ".join(o.name for o in last.operands[len(chain.last.operands) :])
