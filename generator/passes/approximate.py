@@ -14,7 +14,7 @@ Halves are taken of the terms of a sum, where a product with 1 / 2 is part of a 
 
 from __future__ import annotations
 
-from comfuse.generator.ops import REDUCTIONS
+from comfuse.generator.ops import FAST, REDUCTIONS
 from comfuse.generator.passes.graph import Graph, moved, with_outputs
 from comfuse.generator.spec import DType, FusedSpec, Node
 
@@ -41,6 +41,15 @@ def approximate(spec: FusedSpec) -> FusedSpec:
         else:
             place.append(graph.add(new))
     return graph.spec(with_outputs(spec, place))
+
+
+def approximated(spec: FusedSpec) -> tuple[str, ...]:
+    """For the decisions of a plan: what of its program :func:`approximate` replaced."""
+    return tuple(
+        f"{node.name}: by tanh.approx, as results are rounded to 8 bits or fewer"
+        for node in spec.nodes
+        if node.op in FAST
+    )
 
 
 def _half(graph: Graph, i: int) -> int:

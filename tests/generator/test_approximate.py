@@ -16,6 +16,7 @@ from comfuse.generator.interpret import interpret
 from comfuse.generator.ops import FAST
 from comfuse.generator.passes import normalize
 from comfuse.generator.passes.approximate import approximate
+from comfuse.generator.plan import plan
 from comfuse.generator.plan.chain import force_chain, plan_chain
 from comfuse.generator.plan.chain.kernel import ChainPlan
 from comfuse.generator.spec import DType, FusedSpec, Space
@@ -116,21 +117,27 @@ def test_the_meaning_stays_and_twice_is_once(data: st.DataObject) -> None:
 # --- in the plans of chains ---
 
 
-def first_link(plan: ChainPlan) -> FusedSpec:
-    return plan.deferred.links.links[0]
+def first_link(chosen: ChainPlan) -> FusedSpec:
+    return chosen.deferred.links.links[0]
 
 
 def test_a_chain_with_gelu_takes_it_and_says_so() -> None:
-    plan = plan_chain(CHAINS["chain_mlp_gelu"])
-    assert len(fast(first_link(plan))) == 1
-    assert "gelu: by tanh.approx, for it is rounded to bfloat16" in plan.decisions
-    assert not fast(plan.spec.links[0]), "what was asked for stays as it was"
+    chosen = plan_chain(CHAINS["chain_mlp_gelu"])
+    assert len(fast(first_link(chosen))) == 1
+    assert "gelu: by tanh.approx, as results are rounded to 8 bits or fewer" in chosen.decisions
+    assert not fast(chosen.spec.links[0]), "what was asked for stays as it was"
+
+
+def test_so_does_a_single_gemm() -> None:
+    said = "gelu: by tanh.approx, as results are rounded to 8 bits or fewer"
+    assert said in plan(linear(768, 768, BF16, activation="gelu")).decisions
+    assert said not in plan(linear(768, 768, BF16, activation="gelu", out=FP32)).decisions
 
 
 def test_a_chain_in_half_precision_does_not() -> None:
-    plan = force_chain(chains.mlp(128, 128, 512, FP16))
-    assert not fast(first_link(plan))
-    assert not any("tanh.approx" in line for line in plan.decisions)
+    chosen = force_chain(chains.mlp(128, 128, 512, FP16))
+    assert not fast(first_link(chosen))
+    assert not any("tanh.approx" in line for line in chosen.decisions)
 
 
 def test_behind_the_second_gemm_it_is_taken_too_where_the_result_is_rounded() -> None:
@@ -146,13 +153,13 @@ def test_what_a_row_is_normed_by_is_exact(norm: str) -> None:
     """A norm magnifies rows that are small, and is deferred: what is handed on no longer reads it."""
     b = Middle(64, 64, BF16)
     b.output("p", NORMS[norm](b, b.op("gelu", b.gemm())), BF16)
-    plan = force_chain(ChainSpec((b.spec(), linear(64, 64, BF16))))
-    assert not fast(first_link(plan))
+    chosen = force_chain(ChainSpec((b.spec(), linear(64, 64, BF16))))
+    assert not fast(first_link(chosen))
 
 
 def test_what_gates_a_norm_is_not() -> None:
     b = Middle(64, 64, BF16)
     x = b.gemm()
     b.output("p", b.op("mul", NORMS["rms"](b, x), b.op("silu", x)), BF16)
-    plan = force_chain(ChainSpec((b.spec(), linear(64, 64, BF16))))
-    assert len(fast(first_link(plan))) == 1
+    chosen = force_chain(ChainSpec((b.spec(), linear(64, 64, BF16))))
+    assert len(fast(first_link(chosen))) == 1
