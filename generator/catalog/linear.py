@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from comfuse.generator.catalog.parts import PLAIN, Build, Layouts, activated, affine
 from comfuse.generator.errors import SpecError
-from comfuse.generator.ops import ELEMENTWISE
+from comfuse.generator.ops import ELEMENTWISE, FAST
 from comfuse.generator.spec import DType, FusedSpec
 
-ACTIVATIONS: tuple[str, ...] = tuple(op.name for op in ELEMENTWISE.values() if op.arity == 1)
+ACTIVATIONS: tuple[str, ...] = tuple(
+    op.name for op in ELEMENTWISE.values() if op.arity == 1 and op.name not in FAST
+)
 
 #: Activations whose backward formula reads what the activation read.
 BACKWARDS: tuple[str, ...] = (

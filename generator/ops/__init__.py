@@ -6,7 +6,7 @@ in ``csrc/include/comfuse/functors/`` (a monoid: in ``sm90/``), a torch function
 
 from __future__ import annotations
 
-from comfuse.generator.ops.elementwise import ELEMENTWISE, Elementwise
+from comfuse.generator.ops.elementwise import ELEMENTWISE, FAST, Elementwise
 from comfuse.generator.ops.names import camel_case
 from comfuse.generator.ops.reductions import AXES, MONOIDS, REDUCTIONS, Axis, Monoid, Reduction
 
@@ -16,6 +16,7 @@ STRUCTURAL: tuple[str, ...] = ("gemm", "load", "const", "field", "row_index", "c
 __all__ = [
     "AXES",
     "ELEMENTWISE",
+    "FAST",
     "MONOIDS",
     "REDUCTIONS",
     "STRUCTURAL",

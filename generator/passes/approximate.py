@@ -5,15 +5,16 @@
     gelu_backward(..) ->  fast_gelu_backward(..)     and so on
 
 One instruction of the special function unit an element instead of two, which is what such an element costs.
-Their error is absolute, and small beside that of rounding results of about 1.  So only where nothing
-magnifies what is small: what reads them, up to the outputs, are sums and products.
+Their error is small beside a rounding to bfloat16, but for large negative arguments, whose small results
+have an absolute error only.  So only where nothing magnifies what is small: what reads them, up to the
+outputs, are sums and products.
 
 Halves are taken of the terms of a sum, where a product with 1 / 2 is part of a fused multiply-add.
 """
 
 from __future__ import annotations
 
-from comfuse.generator.ops import REDUCTIONS
+from comfuse.generator.ops import FAST, REDUCTIONS
 from comfuse.generator.passes.graph import Graph, moved, with_outputs
 from comfuse.generator.spec import DType, FusedSpec, Node
 
@@ -40,6 +41,15 @@ def approximate(spec: FusedSpec) -> FusedSpec:
         else:
             place.append(graph.add(new))
     return graph.spec(with_outputs(spec, place))
+
+
+def approximated(spec: FusedSpec) -> tuple[str, ...]:
+    """For the decisions of a plan: what of its program :func:`approximate` replaced."""
+    return tuple(
+        f"{node.name}: by tanh.approx, as results are rounded to 8 bits or fewer"
+        for node in spec.nodes
+        if node.op in FAST
+    )
 
 
 def _half(graph: Graph, i: int) -> int:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from comfuse.generator.errors import PlanError
 from comfuse.generator.passes import normalize
-from comfuse.generator.passes.approximate import approximate
+from comfuse.generator.passes.approximate import approximate, approximated
 from comfuse.generator.phases import PhaseProgram, axis, split
 from comfuse.generator.plan import constraints, cost, gpus, memory
 from comfuse.generator.plan.gpus import Gpu
@@ -163,7 +163,7 @@ def _scope(spec: FusedSpec, program: PhaseProgram, shape: TileShape) -> str:
 
 
 def _decisions(spec: FusedSpec, program: PhaseProgram, shape: TileShape, m: int) -> tuple[str, ...]:
-    said = [f"{shape.label}, planned for M = {m}"]
+    said = [f"{shape.label}, planned for M = {m}", *approximated(program.spec)]
     tiles = shape.tiles_n(spec.n)
     how = {
         "tile": "one tile holds whole rows",

@@ -10,9 +10,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from comfuse.generator.ops import ELEMENTWISE
+from comfuse.generator.ops import ELEMENTWISE, FAST
 from comfuse.generator.ops.elementwise import PROPAGATES
 from tests.functors.host import INCLUDE, compile_for_host
+from tests.tanh_approx import largest_error
 
 INF, NAN = math.inf, math.nan
 SMALLEST, LARGEST = 2.0**-126, 3.4e38  # normal float32
@@ -31,7 +32,13 @@ OF_GRADIENT = {
     "mish_backward": 1e-5,
     "hardswish_backward": 1e-7,
     "tanh_backward": 1.2e-7,
+    "fast_gelu_backward": 1.3e-4,
+    "fast_gelu_tanh_backward": 2e-5,
+    "fast_silu_backward": 2e-5,
 }
+# As a part of the argument, where 1 + tanh cancels; with the host's tanh.
+OF_ARGUMENT = dict.fromkeys(("silu_of_double", "quick_gelu_of_double", "gelu_tanh_of_double"), 2.0**-22)
+ABSOLUTE = {"gelu": 1e-9, "gelu_tanh": 1e-9, "sigmoid_of_double": 2.0**-23, "gelu_of_double": 2.8e-4}
 ARITY = {name: op.arity for name, op in ELEMENTWISE.items()}
 
 
@@ -119,9 +126,10 @@ def check(name: str, got: np.ndarray, exact: np.ndarray, *inputs: np.ndarray) ->
     relative = RELATIVE.get(name, DEFAULT_RELATIVE)
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = exact.astype(np.float32).astype(np.float64)
-        # Results below the normal range may be flushed to zero; gelu's tail has an absolute bound.
-        floor = 1e-9 if name in ("gelu", "gelu_tanh") else SMALLEST
-        allowed = relative * np.abs(exact) + floor
+        # Results below the normal range may be flushed to zero.
+        allowed = relative * np.abs(exact) + ABSOLUTE.get(name, SMALLEST)
+        if name in OF_ARGUMENT:
+            allowed += OF_ARGUMENT[name] * np.minimum(np.abs(inputs[0]), 20.0)  # beyond nothing is left
         if name in OF_GRADIENT:
             allowed = np.maximum(allowed, OF_GRADIENT[name] * np.abs(inputs[0].astype(np.float64)))
         fine = np.abs(got.astype(np.float64) - exact) <= allowed
@@ -129,9 +137,10 @@ def check(name: str, got: np.ndarray, exact: np.ndarray, *inputs: np.ndarray) ->
     # Next to the largest float32 either side of infinity is right.
     fine |= np.isinf(got) & (np.abs(exact) > LARGEST) & (np.sign(got) == np.sign(exact))
     if name in OF_GRADIENT:
-        # inf times a derivative that float32 takes for zero.
+        # inf times a derivative that float32 takes for zero; tanh.approx does from 1e-6 on.
         derivative = expected(name, np.ones_like(inputs[0]), inputs[1])
-        fine |= np.isnan(got) & np.isinf(inputs[0]) & (np.abs(derivative) < SMALLEST)
+        zero = 1e-6 if name in FAST else SMALLEST
+        fine |= np.isnan(got) & np.isinf(inputs[0]) & (np.abs(derivative) < zero)
     bad = np.flatnonzero(~fine)
     shown = [(*(float(x[i]) for x in inputs), float(got[i]), float(exact[i])) for i in bad[:5]]
     assert bad.size == 0, f"{name}: {bad.size} wrong; inputs, got, expected: {shown}"
@@ -197,3 +206,50 @@ def test_gelu_backward_is_precise_where_it_is_small(functors: Callable[..., np.n
     grad = np.ones_like(x)
     error = np.abs(functors("gelu_backward", grad, x) / expected("gelu_backward", grad, x) - 1)
     assert error.max() < 2.0**-13  # a quarter of fp16's rounding
+
+
+# --- what takes tanh.approx ---
+
+FORWARD = sorted(name for name in FAST if ELEMENTWISE[name].arity == 1)
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_precision_on_the_device_is_what_the_table_says(
+    name: str, functors: Callable[..., np.ndarray]
+) -> None:
+    """The host has a better tanh: its error, and that of the device's tanh.approx."""
+    h = np.concatenate([np.linspace(-15, 15, 60_001), np.geomspace(1e-6, 1, 200)]).astype(np.float32)
+    h = h[h != 0]
+    exact, wide, got = expected(name, h), h.astype(np.float64), functors(name, h)
+    if name == "fast_tanh":
+        error = largest_error(exact)
+    else:  # s (1 + tanh(u))
+        scale = np.full_like(wide, 0.5) if name == "sigmoid_of_double" else wide
+        error = np.abs(scale) * largest_error(got / scale - 1.0) + np.abs(got - exact)
+    said = re.fullmatch(
+        r"absolute (\S+)( \|h\|)?; relative (\S+)(?: where h > (\S+))?", ELEMENTWISE[name].precision
+    )
+    assert said is not None
+    absolute, of_h, relative, least = said.groups()
+    assert (error <= float(absolute) * (np.abs(wide) if of_h else 1.0)).all()
+    assert (error <= float(relative) * np.abs(exact))[wide > float(least or -INF)].all()
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_tanh_approx_saturates(name: str, functors: Callable[..., np.ndarray]) -> None:
+    """Huge arguments give the limits themselves: powers of them overflow, and nothing comes back."""
+    h = np.geomspace(10, 1e30, 2000).astype(np.float32)
+    bounded = name in ("fast_tanh", "sigmoid_of_double")
+    assert np.array_equal(functors(name, h), np.ones_like(h) if bounded else 2 * h)
+    assert (functors(name, -h) == (-1.0 if name == "fast_tanh" else 0.0)).all()
+
+
+def test_fast_gelu_is_gelu_for_either_sign(functors: Callable[..., np.ndarray]) -> None:
+    h = np.concatenate([np.linspace(0, 4, 80_001), np.geomspace(4, 1e30, 1000)]).astype(np.float32)
+    for signed in (h, -h):
+        error = np.abs(functors("gelu_of_double", signed) - expected("gelu", 2 * signed))
+        assert (error <= 2.8e-4 + 2.0**-23 * np.maximum(signed, 0.0)).all()
+    rising = functors("gelu_of_double", h)
+    assert (np.diff(rising) >= 0).all()
+    falling = functors("gelu_of_double", -h[h > 0.5])
+    assert (np.diff(falling) >= -(2.0**-21)).all()  # from its minimum back to 0

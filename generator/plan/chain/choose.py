@@ -8,7 +8,7 @@ from comfuse.generator.chain import ChainSpec, normalize_chain
 from comfuse.generator.deferral import Deferred, defer
 from comfuse.generator.errors import PlanError
 from comfuse.generator.ops import REDUCTIONS
-from comfuse.generator.passes.approximate import approximate
+from comfuse.generator.passes.approximate import approximate, approximated
 from comfuse.generator.phases import PhaseProgram, split
 from comfuse.generator.plan import gpus
 from comfuse.generator.plan.chain import constraints, cost, memory, registers
@@ -171,6 +171,7 @@ def _decisions(chain: ChainSpec, deferred: Deferred, m: int) -> tuple[str, ...]:
         f"{first.outputs[0].name} stays in registers, {BLOCK} of its {first.n} columns at a time, rounded to"
         f" {first.dtype.value}",
     ]
+    said += [line for link in deferred.links.links for line in approximated(link)]
     if len(first.outputs) > 1 or deferred.vectors:
         names = ", ".join(o.name for o in last.operands[len(chain.last.operands) :])
         said.append(f"behind the second GEMM, from reductions between them: {names}")

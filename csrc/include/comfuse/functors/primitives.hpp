@@ -85,10 +85,9 @@ CF_HD float tanh_approx(float x) {
 #endif
 }
 
-// grad (1 + t + h (1 - t^2) slope) / 2.
+// grad (1 + t + h (1 - t^2) slope) / 2, in an order in which huge h and infinite gradients give no NaN.
 CF_HD float fast_derivative(float grad, float h, float t, float slope) {
-  float const half = 0.5f * grad;
-  return half * ((1.0f - t * t) * (h * slope) + t) + half;
+  return grad * (((1.0f - t * t) * h * slope + t) * 0.5f + 0.5f);
 }
 
 // 2 sqrt(2 / pi) log2(e): GELU's tanh form is x sigmoid(2 u), and 2 u log2(e) = kGeluTanh (x + 0.044715 x^3).

@@ -1,0 +1,165 @@
+"""Which activations become tanh.approx: those whose small results nothing magnifies, in bfloat16 only."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from comfuse.generator.builder import SpecBuilder
+from comfuse.generator.catalog import chains, linear
+from comfuse.generator.chain import ChainSpec
+from comfuse.generator.interpret import interpret
+from comfuse.generator.ops import FAST
+from comfuse.generator.passes import normalize
+from comfuse.generator.passes.approximate import approximate
+from comfuse.generator.plan import plan
+from comfuse.generator.plan.chain import force_chain, plan_chain
+from comfuse.generator.plan.chain.kernel import ChainPlan
+from comfuse.generator.spec import DType, FusedSpec, Space
+
+from .chain_programs import CHAINS
+from .deferred_strategies import NORMS, Middle
+from .strategies import TAME, agree, arguments, specs
+
+BF16, FP16, FP32 = DType.BF16, DType.FP16, DType.FP32
+Build = Callable[[SpecBuilder, int], int]
+
+
+def program(build: Build, dtype: DType = BF16) -> SpecBuilder:
+    """``build(b, x)`` of the GEMM with a bias, stored as y."""
+    b = SpecBuilder(64, 64, dtype, products=2)
+    x = b.op("add", b.gemm(), b.load("bias", Space.ROW, dtype))
+    b.output("y", build(b, x), dtype)
+    return b
+
+
+def fast(spec: FusedSpec) -> list[str]:
+    return [node.op for node in spec.nodes if node.op in FAST]
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "silu", "quick_gelu", "gelu", "gelu_tanh"])
+def test_every_activation_of_one_tanh_is_replaced_in_bfloat16(name: str) -> None:
+    b = program(lambda b, x: b.op(name, x, name="activated"))
+    (op,) = fast(approximate(b.spec()))
+    assert op == ("fast_tanh" if name == "tanh" else f"{name}_of_double")
+    in_fp16 = program(lambda b, x: b.op(name, x), FP16).spec()
+    assert approximate(in_fp16) == in_fp16
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda b, x: b.op("mul", b.op("silu", x), b.gemm(1)),
+        lambda b, x: b.op("mul", b.gemm(1), b.op("silu", x)),
+        lambda b, x: b.op("mul", x, b.op("sigmoid", b.op("mul", x, b.load("slope", Space.ROW)))),
+        lambda b, x: b.op("neg", b.op("gelu", x)),
+        lambda b, x: b.op("add", b.op("gelu", x), b.load("residual", Space.TILE, BF16)),
+        lambda b, x: b.op("sub", b.load("shift", Space.COLUMN), b.op("mul", b.op("tanh", x), b.const(50.0))),
+        lambda b, x: b.op("mul", x, b.op("row_sum", b.op("mul", b.op("silu", x), b.gemm(1)))),
+        lambda b, x: b.op("gelu", b.op("exp", x)),  # whatever it reads itself
+    ],
+)
+def test_gates_sums_and_products_may_read_it(build: Build) -> None:
+    assert len(fast(approximate(program(build).spec()))) == 1
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda b, x: b.op("exp", b.op("gelu", x)),
+        lambda b, x: b.op("log", b.op("sigmoid", x)),
+        lambda b, x: b.op("rsqrt", b.op("sigmoid", x)),
+        lambda b, x: b.op("div", b.gemm(1), b.op("sigmoid", x)),
+        lambda b, x: b.op("div", b.op("silu", x), b.load("scale", Space.ROW)),
+        lambda b, x: b.op("where", b.op("gt", b.gemm(1), b.const(0.0)), b.op("gelu", x), x),
+        lambda b, x: b.op("where", b.op("gelu", x), x, b.gemm(1)),
+        lambda b, x: b.op("maximum", b.op("gelu", x), b.gemm(1)),
+        lambda b, x: b.op("sub", x, b.op("row_max", b.op("silu", x))),
+        # Through sums and products to what magnifies.
+        lambda b, x: b.op("exp", b.op("neg", b.op("add", b.op("mul", b.op("gelu", x), x), b.gemm(1)))),
+    ],
+)
+def test_nothing_else_may(build: Build) -> None:
+    spec = program(build).spec()
+    assert approximate(spec) == spec
+
+
+def test_one_reader_that_magnifies_is_enough() -> None:
+    def build(b: SpecBuilder, x: int) -> int:
+        activated = b.op("silu", x)
+        return b.op("add", activated, b.op("exp", activated))
+
+    spec = program(build).spec()
+    assert approximate(spec) == spec
+
+
+def test_what_another_output_stores_is_exact() -> None:
+    b = program(lambda b, x: b.op("gelu", x, name="activated"))
+    b.output("kept", next(i for i, node in enumerate(b.spec().nodes) if node.name == "activated"), FP32)
+    assert approximate(b.spec()) == b.spec()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_the_meaning_stays_and_twice_is_once(data: st.DataObject) -> None:
+    spec = normalize(data.draw(specs(TAME, max_nodes=20)))
+    once = approximate(spec)
+    assert approximate(once) == once
+    assert (once.operands, len(once.outputs)) == (spec.operands, len(spec.outputs))
+    gemm, operands = data.draw(arguments(spec))
+    assert agree(interpret(spec, gemm, operands), interpret(once, gemm, operands))
+
+
+# --- in the plans of chains ---
+
+
+def first_link(chosen: ChainPlan) -> FusedSpec:
+    return chosen.deferred.links.links[0]
+
+
+def test_a_chain_with_gelu_takes_it_and_says_so() -> None:
+    chosen = plan_chain(CHAINS["chain_mlp_gelu"])
+    assert len(fast(first_link(chosen))) == 1
+    assert "gelu: by tanh.approx, as results are rounded to 8 bits or fewer" in chosen.decisions
+    assert not fast(chosen.spec.links[0]), "what was asked for stays as it was"
+
+
+def test_so_does_a_single_gemm() -> None:
+    said = "gelu: by tanh.approx, as results are rounded to 8 bits or fewer"
+    assert said in plan(linear(768, 768, BF16, activation="gelu")).decisions
+    assert said not in plan(linear(768, 768, BF16, activation="gelu", out=FP32)).decisions
+
+
+def test_a_chain_in_half_precision_does_not() -> None:
+    chosen = force_chain(chains.mlp(128, 128, 512, FP16))
+    assert not fast(first_link(chosen))
+    assert not any("tanh.approx" in line for line in chosen.decisions)
+
+
+def test_behind_the_second_gemm_it_is_taken_too_where_the_result_is_rounded() -> None:
+    chain = chains.b2b(64, 64, 256, BF16, activation0="relu", activation1="gelu")
+    assert fast(force_chain(chain).deferred.links.last) == ["gelu_of_double"]
+    last = chain.last
+    wide = dataclasses.replace(last, outputs=(dataclasses.replace(last.outputs[0], dtype=FP32),))
+    assert not fast(force_chain(ChainSpec((chain.links[0], wide))).deferred.links.last)
+
+
+@pytest.mark.parametrize("norm", sorted(NORMS))
+def test_what_a_row_is_normed_by_is_exact(norm: str) -> None:
+    """A norm magnifies rows that are small, and is deferred: what is handed on no longer reads it."""
+    b = Middle(64, 64, BF16)
+    b.output("p", NORMS[norm](b, b.op("gelu", b.gemm())), BF16)
+    chosen = force_chain(ChainSpec((b.spec(), linear(64, 64, BF16))))
+    assert not fast(first_link(chosen))
+
+
+def test_what_gates_a_norm_is_not() -> None:
+    b = Middle(64, 64, BF16)
+    x = b.gemm()
+    b.output("p", b.op("mul", NORMS["rms"](b, x), b.op("silu", x)), BF16)
+    chosen = force_chain(ChainSpec((b.spec(), linear(64, 64, BF16))))
+    assert len(fast(first_link(chosen))) == 1
