@@ -97,7 +97,7 @@ ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
     "sigmoid_of_double": lambda h: torch.sigmoid(2 * h),
     "silu_of_double": lambda h: F.silu(2 * h),
     "quick_gelu_of_double": lambda h: 2 * h * torch.sigmoid(3.404 * h),
-    "gelu_of_double": lambda h: F.gelu(2 * h),
+    "half_gelu_of_quadruple": lambda a: F.gelu(4 * a) / 2,
     "gelu_tanh_of_double": lambda h: F.gelu(2 * h, approximate="tanh"),
     "fast_gelu_backward": lambda grad, x: _gelu_backward(grad, x, "none"),
     "fast_gelu_tanh_backward": lambda grad, x: _gelu_backward(grad, x, "tanh"),

@@ -1,15 +1,17 @@
 """Takes faster activations where results are rounded to bfloat16, or to less, before anyone sees them.
 
-    gelu(x)           ->  gelu_of_double(x / 2)      and so on
+    silu(x)           ->  silu_of_double(x / 2)             and so on
     tanh(x)           ->  fast_tanh(x)
-    gelu_backward(..) ->  fast_gelu_backward(..)     and so on
+    gelu_backward(..) ->  fast_gelu_backward(..)            and so on
+    gelu(x)           ->  2 half_gelu_of_quadruple(x / 4)   only what is handed on to a GEMM
 
 One instruction of the special function unit an element instead of two, which is what such an element costs.
 Their error is small beside a rounding to bfloat16, but for large negative arguments, whose small results
 have an absolute error only.  So only where nothing magnifies what is small: what reads them, up to the
-outputs, are sums and products.
+outputs, are sums and products.  GELU is small sooner than the others: nobody may look at its elements.
 
-Halves are taken of the terms of a sum, where a product with 1 / 2 is part of a fused multiply-add.
+Parts of x are those of the terms of a sum, where a product with a constant is part of a fused multiply-add.
+The factor of two waits behind the GEMM, likewise.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from comfuse.generator.spec import DType, FusedSpec, Node
 
 _ROUNDED = (DType.BF16, DType.E4M3, DType.E5M2)
 _KEEPS = ("add", "sub", "mul", "neg")  # what passes an absolute error as large as it is; so do sums
-_OF_HALF = ("sigmoid", "silu", "quick_gelu", "gelu", "gelu_tanh")
+_OF_HALF = ("sigmoid", "silu", "quick_gelu", "gelu_tanh")
 _AS_IT_IS = ("tanh", "gelu_backward", "gelu_tanh_backward", "silu_backward")
 
 
@@ -29,17 +31,26 @@ def approximate(spec: FusedSpec) -> FusedSpec:
 
     Expects canonical form.
     """
-    exact = _read_exactly(spec)
+    return _Rewriter(spec, handed_on=False).run()
+
+
+def approximate_handed_on(spec: FusedSpec) -> tuple[FusedSpec, float]:
+    """Of a program whose output is the A of another GEMM: with a factor that is left to that one."""
+    rewriter = _Rewriter(spec, handed_on=True)
+    return rewriter.run(), rewriter.factor
+
+
+def multiplied(spec: FusedSpec, factor: float) -> FusedSpec:
+    """The program with its product times a constant."""
+    if factor == 1.0:
+        return spec
     graph = Graph(spec)
     place: list[int] = []
-    for i, node in enumerate(spec.nodes):
-        new = moved(node, place)
-        if i not in exact and node.op in _OF_HALF:
-            place.append(graph.op(node.name, f"{node.op}_of_double", _half(graph, *new.inputs)))
-        elif i not in exact and node.op in _AS_IT_IS:
-            place.append(graph.op(node.name, f"fast_{node.op}", *new.inputs))
-        else:
-            place.append(graph.add(new))
+    for node in spec.nodes:
+        new = graph.add(moved(node, place))
+        if node.op == "gemm":
+            new = graph.op(f"{node.name}_scaled", "mul", new, graph.const(factor, "factor"))
+        place.append(new)
     return graph.spec(with_outputs(spec, place))
 
 
@@ -52,12 +63,60 @@ def approximated(spec: FusedSpec) -> tuple[str, ...]:
     )
 
 
-def _half(graph: Graph, i: int) -> int:
-    node = graph.nodes[i]
-    name = f"half_{node.name}"
-    if node.op == "add":
-        return graph.op(name, "add", *(_half(graph, term) for term in node.inputs))
-    return graph.op(name, "mul", i, graph.const(0.5, "half"))
+class _Rewriter:
+    def __init__(self, spec: FusedSpec, *, handed_on: bool) -> None:
+        self.spec, self.handed_on = spec, handed_on
+        self.graph = Graph(spec)
+        self.factor = 1.0
+        self._place: list[int] = []
+        self._factors: dict[int, float] = {}  # of a node of the spec: what its place is still to be times
+
+    def run(self) -> FusedSpec:
+        exact = _read_exactly(self.spec)
+        for i, node in enumerate(self.spec.nodes):
+            self._place.append(self._exact(i) if i in exact else self._fast(i, node))
+        if self.handed_on:
+            self.factor = self._factors.get(self.spec.outputs[0].node, 1.0)
+        else:
+            self._place = [self._whole(i) for i in range(len(self.spec.nodes))]
+        return self.graph.spec(with_outputs(self.spec, self._place))
+
+    def _fast(self, i: int, node: Node) -> int:
+        graph = self.graph
+        if node.op in _OF_HALF:
+            return graph.op(node.name, f"{node.op}_of_double", self._part(self._whole(node.inputs[0]), 0.5))
+        if node.op == "gelu" and self.handed_on:
+            self._factors[i] = 2.0
+            x = self._part(self._whole(node.inputs[0]), 0.25)
+            return graph.op(f"half_{node.name}", "half_gelu_of_quadruple", x)
+        if node.op in _AS_IT_IS:
+            return graph.op(node.name, f"fast_{node.op}", *(self._whole(j) for j in node.inputs))
+        if node.op in ("mul", "neg"):
+            factors = [self._factors[j] for j in node.inputs if j in self._factors]
+            if factors:
+                self._factors[i] = factors[0] * (factors[1] if len(factors) > 1 else 1.0)
+            return graph.add(moved(node, self._place))
+        return self._exact(i)
+
+    def _exact(self, i: int) -> int:
+        node = self.spec.nodes[i]
+        inputs = {j: self._whole(j) for j in node.inputs}
+        return self.graph.add(moved(node, [inputs.get(j, k) for j, k in enumerate(self._place)]))
+
+    def _whole(self, i: int) -> int:
+        """The place of a node's value, with its factor."""
+        if i not in self._factors:
+            return self._place[i]
+        factor = self.graph.const(self._factors[i], "factor")
+        return self.graph.op(self.spec.nodes[i].name, "mul", self._place[i], factor)
+
+    def _part(self, i: int, factor: float) -> int:
+        node = self.graph.nodes[i]
+        name = f"part_of_{node.name}"
+        if node.op == "add":
+            return self.graph.op(name, "add", *(self._part(term, factor) for term in node.inputs))
+        constant = self.graph.const(factor, "half" if factor == 0.5 else "quarter")
+        return self.graph.op(name, "mul", i, constant)
 
 
 def _read_exactly(spec: FusedSpec) -> set[int]:

@@ -1,4 +1,4 @@
-// cf_sm90_chain_bf16_128x128x128_w2_01325a64
+// cf_sm90_chain_bf16_128x128x128_w2_15ec029c
 //   middle = silu(a @ w0.T + b0)
 //   add4 = middle @ w1.T + b1 + residual
 //   rstd = rsqrt(var(add4) + eps)
@@ -18,14 +18,14 @@ using eps = cf::Scalar<0>;
 using half = cf::Imm<0x3f000000>;  // 0.5
 
 // a column, computed once
-using half_b0 = cf::Vector<cf::Mul<b0, half>>;
+using part_of_b0 = cf::Vector<cf::Mul<b0, half>>;
 using b1_vector = cf::Vector<b1>;
 using norm_weight_vector = cf::Vector<norm_weight>;
 using norm_bias_vector = cf::Vector<norm_bias>;
-using Vectors = cf::Vectors<half_b0, b1_vector, norm_weight_vector, norm_bias_vector>;
+using Vectors = cf::Vectors<part_of_b0, b1_vector, norm_weight_vector, norm_bias_vector>;
 
 // link 0: over (M, H), and on as A of link 1
-using middle = cf::SiluOfDouble<cf::Add<cf::Mul<cf::Acc, half>, half_b0>>;
+using middle = cf::SiluOfDouble<cf::Add<cf::Mul<cf::Acc, half>, part_of_b0>>;
 using Middle = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>, cf::Effects<cf::Pass<middle>>>;
 
 // link 1, phase 0
@@ -48,4 +48,4 @@ using Kernel = cf::sm90::FusedChain<cf::Gemm<cf::bf16, /*N=*/128>, Middle, cf::G
                                     cf::Operands<b0, b1, residual, norm_weight, norm_bias>, Vectors,
                                     cf::Program<Phase0, Phase1>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_chain_bf16_128x128x128_w2_01325a64, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_chain_bf16_128x128x128_w2_15ec029c, program::Kernel)

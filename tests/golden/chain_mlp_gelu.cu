@@ -1,4 +1,4 @@
-// cf_sm90_chain_bf16_128x512x128_w2_34f82fc6
+// cf_sm90_chain_bf16_128x512x128_w2_c538782b
 //   middle = gelu(a @ w0.T + b0)
 //   y = middle @ w1.T + b1
 #include <comfuse/sm90/fused_chain.hpp>
@@ -9,19 +9,20 @@ namespace program {
 using b0 = cf::RowVector<0, cf::bf16>;
 using b1 = cf::RowVector<1, cf::bf16>;
 
-using half = cf::Imm<0x3f000000>;  // 0.5
+using quarter = cf::Imm<0x3e800000>;  // 0.25
+using factor = cf::Imm<0x40000000>;   // 2.0
 
 // a column, computed once
-using half_b0 = cf::Vector<cf::Mul<b0, half>>;
+using part_of_b0 = cf::Vector<cf::Mul<b0, quarter>>;
 using b1_vector = cf::Vector<b1>;
-using Vectors = cf::Vectors<half_b0, b1_vector>;
+using Vectors = cf::Vectors<part_of_b0, b1_vector>;
 
 // link 0: over (M, H), and on as A of link 1
-using middle = cf::GeluOfDouble<cf::Add<cf::Mul<cf::Acc, half>, half_b0>>;
+using middle = cf::HalfGeluOfQuadruple<cf::Add<cf::Mul<cf::Acc, quarter>, part_of_b0>>;
 using Middle = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>, cf::Effects<cf::Pass<middle>>>;
 
 // link 1, phase 0
-using y = cf::Add<cf::Acc, b1_vector>;
+using y = cf::Add<cf::Mul<cf::Acc, factor>, b1_vector>;
 using Phase0 = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>, cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
 
 using Kernel = cf::sm90::FusedChain<cf::Gemm<cf::bf16, /*N=*/512>, Middle, cf::Gemm<cf::bf16, /*N=*/128>,
@@ -29,4 +30,4 @@ using Kernel = cf::sm90::FusedChain<cf::Gemm<cf::bf16, /*N=*/512>, Middle, cf::G
                                     cf::RowsInShared</*K=*/128>, cf::ResidentFirst</*Ring=*/2>,
                                     cf::TileSlots<0>, cf::Operands<b0, b1>, Vectors, cf::Program<Phase0>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_chain_bf16_128x512x128_w2_34f82fc6, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_chain_bf16_128x512x128_w2_c538782b, program::Kernel)

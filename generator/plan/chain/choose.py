@@ -8,7 +8,12 @@ from comfuse.generator.chain import ChainSpec, normalize_chain
 from comfuse.generator.deferral import Deferred, defer
 from comfuse.generator.errors import PlanError
 from comfuse.generator.ops import REDUCTIONS
-from comfuse.generator.passes.approximate import approximate, approximated
+from comfuse.generator.passes.approximate import (
+    approximate,
+    approximate_handed_on,
+    approximated,
+    multiplied,
+)
 from comfuse.generator.phases import PhaseProgram, split
 from comfuse.generator.plan import gpus
 from comfuse.generator.plan.chain import constraints, cost, memory, registers
@@ -107,7 +112,8 @@ def chain_candidates(
     chain = check_chain(chain)
     rows = m or LARGE_M
     apart = cost.apart_us(chain, gpu, rows)
-    deferred = defer(ChainSpec(tuple(approximate(link) for link in chain.links)))
+    first, factor = approximate_handed_on(chain.links[0])
+    deferred = defer(ChainSpec((first, approximate(multiplied(chain.last, factor)))))
     middle, program = split_middle(deferred), split(deferred.links.last, whole_rows=True)
     considered = _Considered(chain, deferred, middle, program, target, rows, apart)
     return tuple(considered.shape(shape) for shape in CHAIN_SHAPES)

@@ -74,6 +74,15 @@ CF_HD float normal_cdf(float x) {
   return sigmoid_of_scaled(x * p);
 }
 
+// Within [0, 1], which is part of the instruction that computes x; 0 for NaN.
+CF_HD float saturate(float x) {
+#ifdef __CUDA_ARCH__
+  return __saturatef(x);
+#else
+  return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f;
+#endif
+}
+
 // tanh(x).  tanh.approx: PTX promises a relative error of 2^-11; on an H200 the absolute one is at most 8e-6.
 CF_HD float tanh_approx(float x) {
 #ifdef __CUDA_ARCH__
