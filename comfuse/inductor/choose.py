@@ -17,9 +17,8 @@ from comfuse.errors import ComFuseError
 from comfuse.frontend.calls import steps
 from comfuse.frontend.source import location
 from comfuse.generator.ops import REDUCTIONS
-from comfuse.generator.plan import Gpu, plan
+from comfuse.generator.plan import Gpu, chain, plan
 from comfuse.generator.spec import FusedSpec, Space
-from comfuse.inductor import measured
 from comfuse.inductor.candidate import Found
 from comfuse.inductor.estimate import Estimate, estimate
 from comfuse.inductor.nodes import bytes_of, is_random, readers, source
@@ -49,12 +48,12 @@ def verdict(found: Found, policy: Policy) -> Verdict:
     fused = "holds " + _contents(found)
     if policy.force:
         return _verdict(found, True, fused, times)
-    slower = measured.correction(times.kind, low.last.n, low.k).slower
-    if slower is not None:
-        reason = f"ComFuse was slower than TorchInductor in the bench of such a region, {slower}"
+    if times.slower is not None:
+        reason = f"ComFuse was slower than TorchInductor in the bench of such a region, {times.slower}"
         return _verdict(found, False, reason, times)
-    if times.fused_us >= MARGIN * times.unfused_us:
-        where = "apart" if len(low.links) > 1 else "in TorchInductor"
+    is_chain = len(low.links) > 1
+    if times.fused_us >= (chain.MARGIN if is_chain else MARGIN) * times.unfused_us:
+        where = "apart" if is_chain else "in TorchInductor"
         reason = f"predicted to take {times.fused_us:.1f} us, and {times.unfused_us:.1f} us {where}"
         return _verdict(found, False, reason, times)
     return _verdict(found, True, fused, times)

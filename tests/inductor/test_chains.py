@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import comfuse
 from comfuse import fallbacks
+from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec, parse_program
-from comfuse.generator.plan.chain import plan_chain
-from comfuse.inductor import choose, jit, log
+from comfuse.generator.plan.chain import MARGIN, plan_chain
+from comfuse.generator.plan.gpus import find
+from comfuse.generator.spec import DType
+from comfuse.inductor import background, choose, estimate, jit, log, measured
 from comfuse.inductor.entrances import enable
 from comfuse.inductor.hook import ComFusePass
 from comfuse.inductor.lowerer import lowered
-from comfuse.inductor.measured import Kind
+from comfuse.inductor.measured import Kind, Row
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.report import Report
 from comfuse.inductor.verdict import Verdict
@@ -39,10 +45,11 @@ from tests.inductor.chain_models import (
 from tests.inductor.graphs import Found, found, has_order, is_convex
 from tests.inductor.interpreted import interpreted
 
+OFF = "COMFUSE_CHAINS is 0, which turns off kernels of two GEMMs back to back"
+
 
 @pytest.fixture(autouse=True)
-def _chains(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("COMFUSE_CHAINS", "1")
+def _strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("COMFUSE_STRICT", "1")
     log.clear()
     fallbacks.reset()
@@ -78,7 +85,7 @@ def test_joined(kind: type[nn.Module], dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", [EdgeBlock, GatedMLP], ids=lambda kind: kind.__name__)
-def test_apart_without_the_setting(kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apart_where_they_are_turned_off(kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMFUSE_CHAINS", "0")
     model = half(kind())
     graph = the_only(found(model, *inputs(model, 32, 128)))
@@ -86,7 +93,7 @@ def test_apart_without_the_setting(kind: type[nn.Module], monkeypatch: pytest.Mo
     first, second = graph.candidates
     for one, other in ((first, second), (second, first)):
         names = " and ".join(anchor.name for anchor in other.anchors)
-        assert one.apart.startswith(f"no chain with {names}: kernels of two GEMMs back to back have not run")
+        assert one.apart == f"no chain with {names}: {OFF}"
 
 
 def test_a_chain_holds_what_is_not_worth_a_kernel_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +234,7 @@ def test_it_pays_by_the_model() -> None:
     assert isinstance(parse_program(first.spec), ChainSpec)
     assert first.predicted_us is not None
     assert first.unfused_us is not None
-    assert first.predicted_us < choose.MARGIN * first.unfused_us
+    assert first.predicted_us < MARGIN * first.unfused_us
 
 
 def test_links_alone_where_they_are_faster() -> None:
@@ -248,13 +255,49 @@ def test_a_chain_is_compared_with_the_better_of_each_link() -> None:
     region = lowered(graph.candidates[0])
     times = choose._estimate(region, "h200")
     assert times.kind is Kind.CHAIN
-    apart = [lowered(link) for link in graph.candidates[0].links]
-    each = [choose._estimate(link, "h200") for link in apart]
+    gemm = measured.correction(Kind.CHAIN, H, D, D).gemm
+    apart = [lowered(link).lowered.spec for link in graph.candidates[0].links]
+    each = [estimate._of_one(link, 65536, find("h200"), False, gemm) for link in apart]  # type: ignore[arg-type]
     assert times.unfused_us == pytest.approx(sum(min(e.fused_us, e.unfused_us) for e in each))
-    assert times.fused_us == times.plans[0].predicted_us
 
 
-def test_any_number_of_rows_needs_a_kernel_for_each_class_of_them() -> None:
+def test_it_has_to_be_clearly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = rows(65536).to("meta")
+    model = half(MLP()).to("meta")
+    for share in (0.9, 1.1):
+        monkeypatch.setattr(measured, "ROWS", ())
+        monkeypatch.setattr(measured, "ROWS", (row(share),))
+        first, second = verdicts_of(model, x)
+        assert bool(first.chain) == bool(second.chain) == (share < 1)
+        if share > 1:
+            assert re.fullmatch(
+                r"no chain with addmm_1: predicted to take ([\d.]+) us, and ([\d.]+) us apart", first.apart
+            )
+            assert first.shape == (65536, H, D)
+
+
+def row(share: float) -> Row:
+    """Of MLP's class: such that its kernel takes this share of what would be allowed."""
+    chain = catalog.mlp(D, D, H, DType.BF16, b0=DType.BF16, b1=DType.BF16)
+    links = [estimate.estimate(link, 65536) for link in chain.links]
+    gemm = [estimate._library_us(link, 65536, find("h200")) for link in chain.links]
+    times = [min(e.fused_us, e.unfused_us) for e in links]
+    predicted = plan_chain(chain, "h200", 65536).predicted_us
+    fused = share * MARGIN * sum(times)
+    return Row(f"b2b-65536x{D}x{H}x{D}", Kind.CHAIN, sum(gemm), fused, None, sum(gemm), predicted)
+
+
+def test_what_was_slower_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = replace(row(0.5), fused_us=20.0, unfused_us=19.0)
+    monkeypatch.setattr(measured, "ROWS", (slow,))
+    first, _ = verdicts_of(half(MLP()).to("meta"), rows(65536).to("meta"))
+    assert first.chain == ()
+    assert f"slower than TorchInductor in the bench of such a region, {slow.workload}" in first.apart
+
+
+def test_any_number_of_rows_needs_a_kernel_for_each_class_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "ROWS", ())  # the planner alone
+
     def program(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
         return F.gelu(x @ w0.t()) @ w1.t()
 
@@ -278,6 +321,46 @@ def test_its_kernel_is_that_of_the_chain(monkeypatch: pytest.MonkeyPatch) -> Non
     assert source.name.startswith("cf_sm90_chain_bf16_")
 
 
+@pytest.mark.parametrize(
+    "mode, gone, fused",
+    [
+        ("off", "chain", True),  # a library of single layers
+        ("off", "", False),
+        ("auto", "chain", True),  # its kernel is refused by the compiler
+        ("background", "chain", False),  # the model is compiled again soon
+    ],
+)
+def test_links_run_apart_where_the_kernel_of_both_cannot_be_had(
+    mode: str, gone: str, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[int]] = []
+
+    def settle(chosen: Any, policy: Policy, *, build: bool) -> list[Verdict]:
+        asked.append([len(found.lowered.links) for found, _ in chosen])
+        reason = background.BUILDING if mode == "background" else "it is not there"
+        there = [gone == "chain" and len(found.lowered.links) == 1 for found, _ in chosen]
+        verdicts = [verdict for _, verdict in chosen]
+        return [
+            v if has else replace(v, fused=False, reason=reason)
+            for v, has in zip(verdicts, there, strict=True)
+        ]
+
+    monkeypatch.setattr(jit, "settle", settle)
+    torch._dynamo.reset()
+    model, x = half(EdgeBlock()), inputs(EdgeBlock(), 32, 128)
+    with enable(force=True, gpu="h200"), torch.no_grad():
+        y = torch.compile(model, backend=interpreted, fullgraph=True)(*x)
+    exact = half(EdgeBlock()).double()(*(t.double() for t in x))
+    assert error(y, exact) <= max(2 * error(model(*x), exact), 2**-8)
+    verdicts = log.verdicts()
+    assert [v.fused for v in verdicts] == [fused, fused]
+    assert [v.chain for v in verdicts] == [(), ()]
+    assert asked == ([[2]] if mode == "background" else [[2], [1, 1]])
+    if mode != "background":
+        assert verdicts[0].apart == "no chain with addmm_1: it is not there"
+        assert verdicts[1].apart == "no chain with addmm: it is not there"
+
+
 # --- what is said of it -----------------------------------------------------------------------------------
 
 
@@ -298,9 +381,7 @@ def test_the_report_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     report = comfuse.explain(model.to("meta"), *args, gpu="h200")
     assert isinstance(report, Report)
     assert [row.verdict.fused for row in report.rows] == [True, True]
-    assert "fused; no chain with addmm_1: kernels of two GEMMs back to back have not run on a GPU" in str(
-        report
-    )
+    assert f"fused; no chain with addmm_1: {OFF}" in str(report)
 
 
 def test_torch_s_caches_know_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +449,7 @@ def test_through_the_code_generator() -> None:
     assert error(y, wanted) <= 2 * error(model(*args), wanted)
 
 
-def test_gradients_with_the_setting() -> None:
+def test_gradients() -> None:
     """The links are fused apart where a backward pass needs what is between them."""
     torch._dynamo.reset()
     model, exact = half(MLP()).requires_grad_(True), half(MLP()).double().requires_grad_(True)
@@ -381,3 +462,50 @@ def test_gradients_with_the_setting() -> None:
         assert wanted.grad is not None
         assert error(own.grad, wanted.grad) <= 2e-2
     assert not any(verdict.chain for verdict in log.verdicts())
+
+
+def kept(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
+    return F.gelu(x @ w0.t()) @ w1.t()
+
+
+def computed_again(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
+    return checkpoint(kept, x, w0, w1, use_reentrant=False)
+
+
+def without_activation(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
+    return x @ w0.t() @ w1.t()
+
+
+def turned(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
+    """With weights (K, N), which the backward pass reads along K."""
+    return F.gelu(x @ w0) @ w1
+
+
+@pytest.mark.parametrize(
+    "function, trained, forward, backward",
+    [
+        (kept, True, False, False),
+        (computed_again, True, True, False),  # weights that meet in the backward pass lie the other way
+        (without_activation, False, True, False),
+        (without_activation, True, False, False),
+        (kept, False, False, False),  # GELU's derivative needs the first result
+        (turned, False, False, True),
+        (turned, True, False, False),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_training(function: Callable[..., Tensor], trained: bool, forward: bool, backward: bool) -> None:
+    """Joined is what no backward pass reads; gradients are right either way."""
+    torch._dynamo.reset()
+    own = [w.t().contiguous() if function is turned else w for w in weights(H, D)]
+    args = [rows(120).requires_grad_(True), *(w.requires_grad_(trained) for w in own)]
+    exact = [t.detach().double().requires_grad_(t.requires_grad) for t in args]
+    with enable(force=True):
+        torch.compile(function, backend=interpreted, fullgraph=True)(*args).float().sum().backward()
+    function(*exact).sum().backward()
+    for own, wanted in zip(args, exact, strict=True):
+        assert (own.grad is None) == (wanted.grad is None)
+        if own.grad is not None and wanted.grad is not None:
+            assert error(own.grad, wanted.grad) <= 2e-2
+    joined = [any(v.chain for v in verdicts) for verdicts in log.compiles()]
+    assert joined == [forward, backward]

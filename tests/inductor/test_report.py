@@ -351,7 +351,6 @@ def test_what_is_measured_is_what_was_decided_on(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(measure, "check_device", lambda arguments: None)
     monkeypatch.setattr(measure, "times", times)
-    monkeypatch.setenv("COMFUSE_CHAINS", "1")
     sizes = ((4096, 256), (1024, 256), (256, 1024))
     tensors = [torch.empty(size, dtype=torch.bfloat16, device="meta") for size in sizes]
     report = comfuse.explain(_two_layers, *tensors, measure=True)
