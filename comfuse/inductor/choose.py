@@ -16,6 +16,7 @@ from comfuse import calibration
 from comfuse.errors import ComFuseError
 from comfuse.frontend.calls import steps
 from comfuse.frontend.source import location
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.plan import Gpu, chain, plan
 from comfuse.generator.spec import FusedSpec, Space
@@ -114,11 +115,11 @@ def _unsupported(found: Found) -> str:
 
 def _estimate(found: Found, gpu: Gpu) -> Estimate:
     """Both times.  Raises PlanError if no kernel runs it for some number of rows."""
-    if found.dynamic:
-        for step in steps(found.lowered.spec):
+    spec = found.lowered.spec
+    if found.dynamic or isinstance(spec, ChainSpec):  # where one kernel pays depends on the class of rows
+        for step in steps(spec):
             for hint in row_classes(found):
                 plan(step.spec, gpu, hint)
-    spec = found.lowered.spec
     return estimate(spec, rows(found), gpu=gpu, template=_has_templates(), drawn=_drawn(found))
 
 
