@@ -353,7 +353,7 @@ def test_what_is_measured_is_what_was_decided_on(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(measure, "check_device", lambda arguments: None)
     monkeypatch.setattr(measure, "times", times)
-    sizes = ((4096, 256), (1024, 256), (256, 1024))
+    sizes = ((128, 256), (8192, 256), (256, 8192))
     tensors = [torch.empty(size, dtype=torch.bfloat16, device="meta") for size in sizes]
     report = comfuse.explain(_two_layers, *tensors, measure=True)
     assert isinstance(report, Report)

@@ -171,6 +171,10 @@ def test_chains_can_be_turned_off(
     assert not registered
     ((why, _),) = resolver._REFUSED.values()
     assert why == "COMFUSE_CHAINS is 0, which turns off kernels of two GEMMs back to back"
+    monkeypatch.setenv("COMFUSE_STRICT", "1")
+    answer = resolver.resolve(MLP.text(), 327680, 0)
+    assert isinstance(resolver.translate(RuntimeError(f"comfuse: {answer}"), "op"), FallbackError)
+    assert fallbacks.counts() == {("comfuse::region", why): 1}
     monkeypatch.delenv("COMFUSE_CHAINS")
     assert resolver.resolve(MLP.text(), 327680, 0) == 0
 
