@@ -89,7 +89,6 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
     options = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:PROCESSORS])
-    os.environ["COMFUSE_CHAINS"] = "1"
     results = report.Results(options.output, header("compile_time"))
     rows = []
     for family, source in kernels(options.families, options.every):

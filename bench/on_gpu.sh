@@ -82,7 +82,7 @@ run_stage() {
       stage tests 300 "${pytest[@]}" tests/gpu --ignore=tests/gpu/test_random_programs.py \
         --ignore=tests/gpu/test_chain.py --ignore=tests/gpu/test_attention.py ${TEST_ARGS:-}
       ;;
-    chains) # by themselves: these kernels have not run yet; the smallest ones first, and no others if one fails
+    chains) # the smallest ones first, and no others if one fails
       # shellcheck disable=SC2086
       stage chains-smallest 90 python3 -m pytest -m gpu -q --tb=short -x tests/gpu/test_chain.py -k test_one_tile &&
         stage chains 150 "${pytest[@]}" tests/gpu/test_chain.py tests/gpu/test_attention.py ${CHAINS_ARGS:-}
@@ -115,7 +115,7 @@ run_stage() {
     graphs) stage graphs 500 python3 -m bench graphs --processes 2 --once inductor-max --budget 300 --output "$out" \
       ${GRAPHS_ARGS:-} ;;
     # shellcheck disable=SC2086
-    b2b) COMFUSE_CHAINS=1 stage b2b 400 python3 -m bench b2b --processes 1 --output "$out" ${B2B_ARGS:-} ;;
+    b2b) stage b2b 400 python3 -m bench b2b --processes 1 --output "$out" ${B2B_ARGS:-} ;;
     # shellcheck disable=SC2086
     attention) stage attention 300 python3 -m bench.attention --output "$out" ${ATTENTION_ARGS:-} ;;
     # shellcheck disable=SC2086

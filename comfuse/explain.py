@@ -21,7 +21,7 @@ from comfuse.generator.plan.chain import ChainPlan
 from comfuse.generator.plan.program import Considered
 from comfuse.generator.spec import FusedSpec
 from comfuse.library import tuned
-from comfuse.ops.resolver import unproven
+from comfuse.ops.resolver import turned_off
 from comfuse.plan_text import kernel_text, phases_text, program_text, shape_text
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _explain_spec(title: str, spec: Spec, m: int | None, gpu: Gpu) -> Explanatio
     counts = fallbacks.counts()
     try:
         considered, chosen = candidates(spec, gpu, m), tuned.plan(spec, gpu, m)
-        refused = unproven(spec)
+        refused = turned_off(spec)
     except PlanError as e:
         refused = str(e)
     if refused:

@@ -105,9 +105,8 @@ STRICT: Variable[bool] = Variable(
     "1: raise FallbackError where ComFuse would otherwise fall back to PyTorch",
 )  # fmt: skip
 CHAINS: Variable[bool] = Variable(
-    "COMFUSE_CHAINS", _boolean, lambda: False, "0 or 1",
-    "1: run two GEMMs back to back as one kernel, and have torch.compile look for such pairs; these kernels "
-    "have not run on a GPU yet",
+    "COMFUSE_CHAINS", _boolean, lambda: True, "0 or 1",
+    "0: never run two GEMMs back to back as one kernel; each gets a kernel of its own",
 )  # fmt: skip
 LOG: Variable[str] = Variable(
     "COMFUSE_LOG", _choice("debug", "info", "warning", "error"), lambda: "warning",

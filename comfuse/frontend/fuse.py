@@ -30,7 +30,7 @@ def fuse(fn: Callable[..., Any]) -> FusedFunction:
     itself runs, which is counted (:mod:`comfuse.fallbacks`) and raises under ``COMFUSE_STRICT=1``.
 
     A chain of two GEMMs runs as the ops of chains do (:func:`comfuse.ops.fused_mlp`): link by link, counted,
-    where the planner finds that faster for a call's rows.
+    where the planner does not find one kernel clearly faster for a call's rows.
 
     Works as a decorator.  See :func:`comfuse.trace` for what ``fn`` may be.
 

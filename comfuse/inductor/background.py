@@ -28,7 +28,8 @@ from comfuse.build.progress import BuildEvent
 from comfuse.errors import ComFuseError, FallbackError
 
 _LOGGER = logging.getLogger("comfuse")
-_BUILDING = "its kernels are being built in the background"
+#: Why a region is not fused for now.
+BUILDING = "its kernels are being built in the background"
 
 
 @dataclass
@@ -79,7 +80,7 @@ def start(tasks: Iterable[Task[Any]]) -> dict[str, str]:
             _THREADS += 1
             # Daemons: a program that ends does not wait for kernels, and their compilers end with it.
             threading.Thread(target=_work, name=f"comfuse-build-{_THREADS}", daemon=True).start()
-        return {task.name: _FAILED.get(task.name, _BUILDING) for task in tasks}
+        return {task.name: _FAILED.get(task.name, BUILDING) for task in tasks}
 
 
 def wait(timeout: float | None = None) -> bool:

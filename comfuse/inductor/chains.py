@@ -16,7 +16,7 @@ from comfuse.inductor.candidate import Candidate
 from comfuse.inductor.lowerer import lowered
 from comfuse.inductor.nodes import bytes_of, factors, source, tensor
 from comfuse.inductor.part import Order
-from comfuse.ops.resolver import unproven
+from comfuse.ops.resolver import turned_off
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Pair:
     def refused(self, order: Order) -> str:
         """Why no kernel runs both, or nothing."""
         try:
-            return unproven(lowered(self.joined(order)).lowered.spec)
+            return turned_off(lowered(self.joined(order)).lowered.spec)
         except TraceError as e:
             return e.reason
 

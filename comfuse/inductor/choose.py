@@ -16,10 +16,10 @@ from comfuse import calibration
 from comfuse.errors import ComFuseError
 from comfuse.frontend.calls import steps
 from comfuse.frontend.source import location
+from comfuse.generator.chain import ChainSpec
 from comfuse.generator.ops import REDUCTIONS
-from comfuse.generator.plan import Gpu, plan
+from comfuse.generator.plan import Gpu, chain, plan
 from comfuse.generator.spec import FusedSpec, Space
-from comfuse.inductor import measured
 from comfuse.inductor.candidate import Found
 from comfuse.inductor.estimate import Estimate, estimate
 from comfuse.inductor.nodes import bytes_of, is_random, readers, source
@@ -49,12 +49,12 @@ def verdict(found: Found, policy: Policy) -> Verdict:
     fused = "holds " + _contents(found)
     if policy.force:
         return _verdict(found, True, fused, times)
-    slower = measured.correction(times.kind, low.last.n, low.k).slower
-    if slower is not None:
-        reason = f"ComFuse was slower than TorchInductor in the bench of such a region, {slower}"
+    if times.slower is not None:
+        reason = f"ComFuse was slower than TorchInductor in the bench of such a region, {times.slower}"
         return _verdict(found, False, reason, times)
-    if times.fused_us >= MARGIN * times.unfused_us:
-        where = "apart" if len(low.links) > 1 else "in TorchInductor"
+    is_chain = len(low.links) > 1
+    if times.fused_us >= (chain.MARGIN if is_chain else MARGIN) * times.unfused_us:
+        where = "apart" if is_chain else "in TorchInductor"
         reason = f"predicted to take {times.fused_us:.1f} us, and {times.unfused_us:.1f} us {where}"
         return _verdict(found, False, reason, times)
     return _verdict(found, True, fused, times)
@@ -115,11 +115,11 @@ def _unsupported(found: Found) -> str:
 
 def _estimate(found: Found, gpu: Gpu) -> Estimate:
     """Both times.  Raises PlanError if no kernel runs it for some number of rows."""
-    if found.dynamic:
-        for step in steps(found.lowered.spec):
+    spec = found.lowered.spec
+    if found.dynamic or isinstance(spec, ChainSpec):  # where one kernel pays depends on the class of rows
+        for step in steps(spec):
             for hint in row_classes(found):
                 plan(step.spec, gpu, hint)
-    spec = found.lowered.spec
     return estimate(spec, rows(found), gpu=gpu, template=_has_templates(), drawn=_drawn(found))
 
 

@@ -7,7 +7,7 @@ that read and write global memory.  Both are corrected by what was measured of r
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.ops import REDUCTIONS
@@ -37,13 +37,16 @@ class Estimate:
         kind: what sort of region it is.
         plans: of its kernels, in the order in which they run.
         fused_us: all of its kernels, and those for what is drawn.
-        unfused_us: the library's GEMMs and the kernels behind them.
+        unfused_us: the library's GEMMs and the kernels behind them; of a chain its links apart, each fused or
+            not.
+        slower: the name of a workload of its class in which fusing was measured to be slower; None: in none.
     """
 
     kind: Kind
     plans: tuple[KernelPlan | ChainPlan, ...]
     fused_us: float
     unfused_us: float
+    slower: str | None
 
 
 def estimate(
@@ -54,7 +57,7 @@ def estimate(
     template: bool = False,
     drawn: Iterable[int] = (),
 ) -> Estimate:
-    """Both times of a region.  A chain competes with its links apart, each fused or not.
+    """Both times of a region.
 
     Args:
         program: the region.
@@ -70,25 +73,38 @@ def estimate(
     target = find(gpu)
     masks = sum(_LAUNCH_US + 1e6 * count / target.bandwidth for count in drawn)
     if isinstance(program, ChainSpec):
-        one = plan(program, gpu, max(m, 1))
-        links = [estimate(link, m, gpu=gpu, template=template) for link in program.links]
-        return Estimate(Kind.CHAIN, (one,), one.predicted_us + masks, sum(map(_better_us, links)))
-    spec = program
+        found = _of_chain(program, m, target, template)
+    else:
+        found = _of_one(program, m, target, template)
+    return replace(found, fused_us=found.fused_us + masks)
+
+
+def _of_chain(chain: ChainSpec, m: int, gpu: Gpu, template: bool) -> Estimate:
+    one = plan(chain, gpu, max(m, 1))
+    first, last = chain.links[0], chain.last
+    correction = measured.correction(Kind.CHAIN, first.n, first.k, last.n)
+    fused = max(correction.fused_us(one.predicted_us, m * first.n), one.floor_us)
+    links = [_of_one(link, m, gpu, template, correction.gemm) for link in chain.links]
+    apart = sum(min(link.fused_us, link.unfused_us) for link in links)
+    return Estimate(Kind.CHAIN, (one,), fused, apart, correction.slower)
+
+
+def _of_one(spec: FusedSpec, m: int, gpu: Gpu, template: bool, gemm: float | None = None) -> Estimate:
+    """``gemm``: of a link, what is known of the chain's products together."""
     kernels = stages(spec)
     plans = tuple(plan(stage.spec, gpu, max(m, 1)) for stage in kernels)
     kind = kind_of(plans)
-    library = _library_us(spec, max(m, 1), target)
+    library = _library_us(spec, max(m, 1), gpu)
     correction = measured.correction(kind, spec.n, spec.k)
-    fused = sum(p.predicted_us * correction.gemm + correction.excess_ps * 1e-6 * m * spec.n for p in plans)
+    if gemm is not None:
+        correction = replace(correction, gemm=gemm)
+    fused = sum(correction.fused_us(p.predicted_us, m * spec.n) for p in plans)
     gemms = spec.products * library * correction.gemm
-    unfused = gemms + sum(_kernels_us(stage, m, target) for stage in kernels)
+    unfused = gemms + sum(_kernels_us(stage, m, gpu) for stage in kernels)
     if template and kind in (Kind.ELEMENTWISE, Kind.TWO_PRODUCTS):
-        unfused = min(unfused, _TEMPLATE_SHARE * gemms + 1e6 * _template_bytes(spec, m) / target.bandwidth)
-    return Estimate(kind, plans, max(fused, sum(p.floor_us for p in plans)) + masks, unfused)
-
-
-def _better_us(link: Estimate) -> float:
-    return min(link.fused_us, link.unfused_us)
+        unfused = min(unfused, _TEMPLATE_SHARE * gemms + 1e6 * _template_bytes(spec, m) / gpu.bandwidth)
+    floor = sum(p.floor_us for p in plans)
+    return Estimate(kind, plans, max(fused, floor), unfused, correction.slower)
 
 
 def kind_of(plans: tuple[KernelPlan, ...]) -> Kind:

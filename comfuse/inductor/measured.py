@@ -30,10 +30,11 @@ class Row:
     Attributes:
         workload: its name, which ends with the shape; its results file starts with the same word.
         kind: of its region.
-        gemm_us: torch.mm, all products.
+        gemm_us: torch.mm, all products; of a chain one after the other.
         fused_us: ComFuse.
         unfused_us: the better mode of TorchInductor; None if it was not run.
-        predicted_gemm_us: the planner's prediction of our kernel for the products alone.
+        predicted_gemm_us: the planner's prediction of our kernel for the products alone; of a chain of a
+            kernel for each.
         predicted_us: the planner's prediction of the region.
     """
 
@@ -46,10 +47,13 @@ class Row:
     predicted_us: float
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """(M, N, K)."""
-        m, n, k = self.workload.rsplit("-", 1)[1].split("x")
-        return int(m), int(n), int(k)
+    def shape(self) -> tuple[int, ...]:
+        """(M, N, K); of a chain (M, H, K, N), where H are the columns between its GEMMs."""
+        sizes = tuple(map(int, self.workload.rsplit("-", 1)[1].split("x")))
+        if self.kind is not Kind.CHAIN:
+            return sizes
+        m, k, h, n = sizes  # as the bench names it
+        return m, h, k, n
 
     @property
     def gemm(self) -> float:
@@ -58,8 +62,8 @@ class Row:
 
     @property
     def excess_ps(self) -> float:
-        """What the region takes longer than predicted, in picoseconds an element of (M, N)."""
-        m, n, _ = self.shape
+        """What it takes longer than predicted, in picoseconds an element of its first GEMM's result."""
+        m, n = self.shape[:2]
         return 1e6 * (self.fused_us - self.predicted_us * self.gemm) / (m * n)
 
 
@@ -69,7 +73,7 @@ class Correction:
 
     Attributes:
         gemm: factor for everything that was predicted.
-        excess_ps: added to a fused region, in picoseconds an element of (M, N).
+        excess_ps: added to a fused region, in picoseconds an element of its first GEMM's result.
         slower: the name of a workload of this class in which ComFuse was slower than TorchInductor; None if
             there is none.
     """
@@ -78,18 +82,22 @@ class Correction:
     excess_ps: float = 0.0
     slower: str | None = None
 
+    def fused_us(self, predicted_us: float, elements: int) -> float:
+        """The time of a kernel for which ``predicted_us`` was predicted."""
+        return predicted_us * self.gemm + 1e-6 * self.excess_ps * elements
 
-def correction(kind: Kind, n: int, k: int) -> Correction:
-    """What the measured regions of this kind say about one with N columns and K products a sum.
 
-    A class is a kind with N and K to the next power of two.  Where it was not measured, the nearest one that
-    was counts, and only for what it makes worse.
+def correction(kind: Kind, *sizes: int) -> Correction:
+    """What the measured regions of this kind say about one of these sizes: N and K, of a chain H, K and N.
+
+    A class is a kind with all sizes to the next power of two.  Where it was not measured, the nearest one
+    that was counts, and only for what it makes worse.
     """
     rows = [row for row in ROWS if row.kind is kind]
     if not rows:
         return Correction()
-    nearest = min(_distance(row, n, k) for row in rows)
-    rows = [row for row in rows if _distance(row, n, k) == nearest]
+    nearest = min(_distance(row, sizes) for row in rows)
+    rows = [row for row in rows if _distance(row, sizes) == nearest]
     gemm = fmean(row.gemm for row in rows)
     excess = fmean(row.excess_ps for row in rows)
     if nearest:
@@ -98,9 +106,8 @@ def correction(kind: Kind, n: int, k: int) -> Correction:
     return Correction(gemm, excess, next(slower, None))
 
 
-def _distance(row: Row, n: int, k: int) -> int:
-    _, row_n, row_k = row.shape
-    return abs(_power(row_n) - _power(n)) + abs(_power(row_k) - _power(k))
+def _distance(row: Row, sizes: tuple[int, ...]) -> int:
+    return sum(abs(_power(own) - _power(size)) for own, size in zip(row.shape[1:], sizes, strict=True))
 
 
 def _power(size: int) -> int:
@@ -109,7 +116,8 @@ def _power(size: int) -> int:
 
 
 #: Of graphs-20261129-225231-19c2260, without TorchInductor graphs-20261129-225054-19c2260; of
-#: postnorm-20261130-180634-afc5adb; of plain_gemm-20261129-210955-621ddbf: our faster kernel, no epilogue.
+#: postnorm-20261130-180634-afc5adb; of plain_gemm-20261129-210955-621ddbf: our faster kernel, no epilogue;
+#: of b2b-20261130-180036-afc5adb, whose GELU took more slots than it does now.
 ROWS: tuple[Row, ...] = (
     Row("graphs-softmax-8192x2048x512", Kind.ROWS, 33.4, 41.1, 73.5, 28.4, 39.6),
     Row("graphs-relu_sum-8192x8192x1024", Kind.COLUMNS, 195.2, 176.7, 227.2, 182.0, 184.2),
@@ -135,4 +143,8 @@ ROWS: tuple[Row, ...] = (
     Row("plain_gemm-8192x4096x4096", Kind.ELEMENTWISE, 348.4, 354.7, None, 355.5, 355.5),
     Row("plain_gemm-327680x512x512", Kind.ELEMENTWISE, 268.2, 259.1, None, 253.2, 253.2),
     Row("plain_gemm-65536x256x256", Kind.ELEMENTWISE, 25.5, 21.7, None, 21.9, 21.9),
+    Row("b2b-327680x128x512x128", Kind.CHAIN, 232.1, 262.0, 457.3, 201.1, 143.8),
+    Row("b2b-262144x128x128x128", Kind.CHAIN, 82.4, 57.1, 147.6, 65.2, 43.1),
+    Row("b2b-65536x256x1024x256", Kind.CHAIN, 122.8, 151.2, 216.8, 117.2, 109.3),
+    Row("b2b-1048576x64x256x64", Kind.CHAIN, 362.0, 289.2, 716.0, 314.3, 148.4),
 )

@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 from comfuse import fallbacks
 from comfuse.errors import FallbackError, ToolchainError
 from comfuse.frontend.errors import TraceError
-from comfuse.inductor import chains, choose, contest, jit, lowerer
+from comfuse.inductor import background, chains, choose, contest, jit, lowerer
 from comfuse.inductor.candidate import Candidate, Found
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.replace import replace
@@ -42,14 +42,15 @@ def run(graph: Graph, policy: Policy, *, build: bool = True) -> list[Verdict]:
     chosen, left = _decided(candidates, policy)
     verdicts += left
     try:
-        settled = jit.settle(chosen, policy, build=build)
+        settled, left = _settled(chosen, policy, build)
     except (FallbackError, ToolchainError):  # which the user asked for
         raise
     except Exception as e:
         return verdicts + [v for found, _ in chosen for v in _left_after(e, found.candidate, found)]
+    verdicts += left
     apart = {anchor.name: c.apart for c in candidates for anchor in c.anchors}
     now: dict[Node, Node] = {}  # what took the place of outputs of regions
-    for (found, _), verdict in zip(chosen, settled, strict=True):
+    for found, verdict in settled:
         inputs = tuple(now.get(node, node) for node in found.candidate.inputs)
         candidate = changed(found.candidate, inputs=inputs)
         try:
@@ -65,7 +66,8 @@ def regions(graph: Graph, policy: Policy) -> list[Candidate]:
     """The regions that :func:`run` has verdicts on in the end, fused or not; for a graph that is for show."""
     candidates, _ = contest.find(graph, policy)
     chosen, _ = _decided(candidates, policy)
-    return [found.candidate for found, _ in chosen]
+    settled, _ = _settled(chosen, policy, build=False)
+    return [found.candidate for found, _ in settled]
 
 
 def _decided(
@@ -100,19 +102,54 @@ def _chosen(found: Found, policy: Policy) -> tuple[list[tuple[Found, Verdict]], 
         verdict = choose.verdict(shorter, policy)
         if verdict.fused:
             return [(shorter, verdict)], []
+    if found.candidate.links:
+        return _apart(found, policy, whole[1].reason)
     if found.candidate.alone is not None:
-        candidates, left = found.candidate.alone()
-        chosen = [_chosen(lowerer.lowered(candidate), policy) for candidate in candidates]
-        regions = [region for regions, _ in chosen for region in regions]
-        left = [*left, *(verdict for _, others in chosen for verdict in others)]
-        if found.candidate.links:
-            apart = chains.apart(*found.candidate.links, whole[1].reason)
-            return [(f, changed(v, apart=apart[v.anchor])) for f, v in regions], [
-                changed(v, apart=apart[v.anchor]) for v in left
-            ]
+        regions, left = _alone(found, policy)
         if any(verdict.fused for _, verdict in regions):
             return regions, left
     return [whole], []
+
+
+def _alone(found: Found, policy: Policy) -> tuple[list[tuple[Found, Verdict]], list[Verdict]]:
+    """The regions that several GEMMs, or the links of a chain, have instead of one; and who has none."""
+    assert found.candidate.alone is not None
+    candidates, left = found.candidate.alone()
+    chosen = [_chosen(lowerer.lowered(candidate), policy) for candidate in candidates]
+    regions = [region for regions, _ in chosen for region in regions]
+    return regions, [*left, *(verdict for _, others in chosen for verdict in others)]
+
+
+def _apart(found: Found, policy: Policy, reason: str) -> tuple[list[tuple[Found, Verdict]], list[Verdict]]:
+    """The links of a chain that is none for a reason, which their verdicts have."""
+    regions, left = _alone(found, policy)
+    said = chains.apart(*found.candidate.links, reason)
+    return (
+        [(region, changed(verdict, apart=said[verdict.anchor])) for region, verdict in regions],
+        [changed(verdict, apart=said[verdict.anchor]) for verdict in left],
+    )
+
+
+def _settled(
+    chosen: Sequence[tuple[Found, Verdict]], policy: Policy, build: bool
+) -> tuple[list[tuple[Found, Verdict]], list[Verdict]]:
+    """The regions once it is known which kernels there are, and the verdicts of what has none.
+
+    Where a chain's kernel cannot be had, its links are settled instead; while it is built in the background
+    they are not, since they would be built for the meantime only.
+    """
+    settled: list[tuple[Found, Verdict]] = []
+    left: list[Verdict] = []
+    for (found, before), verdict in zip(chosen, jit.settle(chosen, policy, build=build), strict=True):
+        is_lost = before.fused and not verdict.fused and verdict.reason != background.BUILDING
+        if found.candidate.links and is_lost:
+            links, others = _apart(found, policy, verdict.reason)
+            verdicts = jit.settle(links, policy, build=build)
+            settled += zip((link for link, _ in links), verdicts, strict=True)
+            left += others
+        else:
+            settled.append((found, verdict))
+    return settled, left
 
 
 def _left_after(error: Exception, candidate: Candidate, found: Found | None) -> list[Verdict]:

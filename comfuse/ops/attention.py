@@ -56,8 +56,8 @@ def fused_attention(
     ``comfuse.fallbacks``.
 
     Runs a kernel for each GEMM or torch's own ops, counted too, where the planner refuses the sizes (one that
-    is no multiple of 8, N beyond 256), the GPU is not a Hopper or nothing can be compiled.  CPU tensors are
-    computed in float32, which is not counted.
+    is no multiple of 8, N beyond 256), ``COMFUSE_CHAINS`` is 0, the GPU is not a Hopper or nothing can be
+    compiled.  CPU tensors are computed in float32, which is not counted.
 
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument that the op cannot take.

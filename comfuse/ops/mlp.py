@@ -76,8 +76,8 @@ def fused_mlp(
 
     Runs a kernel for each layer, and counts that in ``comfuse.fallbacks``, where the planner refuses the
     sizes (one that is no multiple of 8, N beyond 256, weights too large to pass through the chip for every
-    block of rows); torch's own ops, counted too, where the GPU is not a Hopper or nothing can be compiled.
-    CPU tensors are computed in float32, which is not counted.
+    block of rows) or ``COMFUSE_CHAINS`` is 0; torch's own ops, counted too, where the GPU is not a Hopper or
+    nothing can be compiled.  CPU tensors are computed in float32, which is not counted.
 
     Under torch.autocast, x and the weights are converted to its dtype unless they already have one 16-bit
     dtype.

@@ -34,11 +34,11 @@ __all__ = [
     "resolve",
     "shelved",
     "translate",
-    "unproven",
+    "turned_off",
     "unsupported_gpu",
 ]
 
-_UNPROVEN = "kernels of two GEMMs back to back have not run on a GPU yet; COMFUSE_CHAINS=1 runs them"
+_TURNED_OFF = "COMFUSE_CHAINS is 0, which turns off kernels of two GEMMs back to back"
 _LOCK = threading.RLock()
 _PENDING = threading.local()  # the exception behind the message that C++ is carrying
 # Why a spec is not fused, by (spec, class of rows, device), and the GPU and environment that this depends on.
@@ -92,8 +92,8 @@ def _register(spec: str, hint: int | None, device: int) -> str:
     if unsupported:
         return unsupported
     program = programs.parse(spec).spec
-    if unproven(program):
-        return unproven(program)
+    if turned_off(program):
+        return turned_off(program)
     classes = classes_of(spec, device)
     kernel = _shelved(spec, hint, device)
     if kernel is not None:
@@ -113,9 +113,9 @@ def _register(spec: str, hint: int | None, device: int) -> str:
     return ""
 
 
-def unproven(program: FusedSpec | ChainSpec) -> str:
-    """Why a program is no kernel unless that is asked for, or an empty string."""
-    return _UNPROVEN if isinstance(program, ChainSpec) and not settings.chains() else ""
+def turned_off(program: FusedSpec | ChainSpec) -> str:
+    """Why the settings allow a program no kernel, or an empty string."""
+    return _TURNED_OFF if isinstance(program, ChainSpec) and not settings.chains() else ""
 
 
 def shelved(spec: str, rows: int, device: int) -> LoadedKernel | None:

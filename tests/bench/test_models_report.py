@@ -131,7 +131,7 @@ def test_explanations_become_a_file_beside_the_rows(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("no_fast_path")
 def test_kernels_of_a_model_are_known_without_a_gpu() -> None:
-    """One for each of the two products, whose rows are too many for the smaller classes."""
+    """One for both products, whose rows are too many for the smaller classes."""
     chosen = select_models(["graph_network-inference"])
-    sources = ahead.sources_of(chosen)
-    assert len({source.name for source in sources}) == 2
+    (name,) = {source.name for source in ahead.sources_of(chosen)}
+    assert name.startswith("cf_sm90_chain_")

@@ -92,8 +92,7 @@ def test_any_gpu_of_the_planner(gpu):
     assert f"kernel for {gpu}" in str(explain(b.spec(), gpu=gpu))
 
 
-def test_a_chain_says_what_happens_between_its_gemms(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("COMFUSE_CHAINS", "1")
+def test_a_chain_says_what_happens_between_its_gemms():
     chain = chains.mlp(128, 64, 256, BF16, b0=BF16, residual=BF16)
     explanation = explain(chain, 100_000)
     assert isinstance(explanation.plan, ChainPlan)

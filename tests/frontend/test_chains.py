@@ -340,8 +340,7 @@ def test_attention_is_a_chain(lead: tuple[int, ...]) -> None:
 # --- what is said of it -----------------------------------------------------------------------------------
 
 
-def test_explain_shows_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COMFUSE_CHAINS", "1")
+def test_explain_shows_the_chain() -> None:
     meta = [t.to("meta") for t in (x(64, 1024), weight(), row(), second(), out())]
     found = comfuse.explain(linears, *meta)
     text = str(found)
@@ -352,13 +351,11 @@ def test_explain_shows_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "stays in registers" in text
 
 
-def test_explain_shows_a_kernel_a_link_where_chains_are_not_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_explain_shows_a_kernel_a_link_where_chains_are_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMFUSE_CHAINS", "0")
     found = comfuse.explain(linears, *(t.to("meta") for t in (x(64, 1024), weight(), row(), second(), out())))
     assert (found.kernel, found.plan) == (None, None)
-    assert "COMFUSE_CHAINS=1 runs them" in str(found)
+    assert "not one: COMFUSE_CHAINS is 0, which turns off kernels of two GEMMs back to back" in str(found)
     assert [plan.spec.n for plan in found.stages] == [H, OUT]
 
 

@@ -19,9 +19,8 @@ BF16, FP16 = torch.bfloat16, torch.float16
 
 
 @pytest.fixture(autouse=True)
-def _asked_for(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _fused() -> Iterator[None]:
     """Nothing falls back."""
-    monkeypatch.setenv("COMFUSE_CHAINS", "1")
     fallbacks.reset()
     yield
     assert fallbacks.counts() == {}

@@ -33,11 +33,6 @@ from tests.gpu.outputs import PATTERNS, Outputs, poison_allocator
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(autouse=True)
-def _asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COMFUSE_CHAINS", "1")
-
-
 BF16, FP16 = torch.bfloat16, torch.float16
 #: The shapes that are measured: with all weights on the chip, the first ones, and none.
 MEASURED = (

@@ -84,6 +84,11 @@ def inputs(model: nn.Module, *lead: int) -> tuple[Tensor, ...]:
     return tuple(rows(*lead) for _ in range(3 if isinstance(model, EdgeBlock) else 1))
 
 
+def error(y: Tensor, exact: Tensor) -> float:
+    """Relative, of all elements together."""
+    return float((y.double() - exact).norm() / exact.norm())
+
+
 MODELS: dict[type[nn.Module], list[tuple[str, str]]] = {
     EdgeBlock: [("addmm", "addmm_1")],
     MLP: [("addmm", "addmm_1")],

@@ -24,15 +24,18 @@ NO_VECTORS = {"TORCHINDUCTOR_VEC_ISA_OK": "0"}
 
 
 class Model(nn.Module):
-    """Two regions: a layer with a residual and a norm, and one with three results and no operand."""
+    """Two regions: a layer with a residual and a norm, whose result is one of the model's, and one with three
+    results and no operand.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.layer, self.norm, self.head = nn.Linear(K, K), nn.LayerNorm(K), nn.Linear(K, N, bias=False)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        logits = self.head(self.norm(self.layer(x) + x))
-        return logits.relu(), logits.sum(-1), logits.amax(-1)
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        h = self.norm(self.layer(x) + x)
+        logits = self.head(h)
+        return h, logits.relu(), logits.sum(-1), logits.amax(-1)
 
 
 def model(device: str) -> Model:

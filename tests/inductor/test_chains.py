@@ -9,20 +9,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import comfuse
 from comfuse import fallbacks
-from comfuse.generator.chain import ChainSpec, parse_program
-from comfuse.generator.plan.chain import plan_chain
-from comfuse.inductor import choose, jit, log
+from comfuse.generator.chain import ChainSpec
+from comfuse.inductor import log
 from comfuse.inductor.entrances import enable
 from comfuse.inductor.hook import ComFusePass
 from comfuse.inductor.lowerer import lowered
-from comfuse.inductor.measured import Kind
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.report import Report
-from comfuse.inductor.verdict import Verdict
-from comfuse.ops import resolver
 from tests.inductor.chain_models import (
     MLP,
     MODELS,
@@ -31,6 +28,7 @@ from tests.inductor.chain_models import (
     EdgeBlock,
     GatedMLP,
     H,
+    error,
     half,
     inputs,
     rows,
@@ -39,10 +37,11 @@ from tests.inductor.chain_models import (
 from tests.inductor.graphs import Found, found, has_order, is_convex
 from tests.inductor.interpreted import interpreted
 
+OFF = "COMFUSE_CHAINS is 0, which turns off kernels of two GEMMs back to back"
+
 
 @pytest.fixture(autouse=True)
-def _chains(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("COMFUSE_CHAINS", "1")
+def _strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("COMFUSE_STRICT", "1")
     log.clear()
     fallbacks.reset()
@@ -78,7 +77,7 @@ def test_joined(kind: type[nn.Module], dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", [EdgeBlock, GatedMLP], ids=lambda kind: kind.__name__)
-def test_apart_without_the_setting(kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apart_where_they_are_turned_off(kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMFUSE_CHAINS", "0")
     model = half(kind())
     graph = the_only(found(model, *inputs(model, 32, 128)))
@@ -86,7 +85,7 @@ def test_apart_without_the_setting(kind: type[nn.Module], monkeypatch: pytest.Mo
     first, second = graph.candidates
     for one, other in ((first, second), (second, first)):
         names = " and ".join(anchor.name for anchor in other.anchors)
-        assert one.apart.startswith(f"no chain with {names}: kernels of two GEMMs back to back have not run")
+        assert one.apart == f"no chain with {names}: {OFF}"
 
 
 def test_a_chain_holds_what_is_not_worth_a_kernel_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,75 +208,6 @@ def test_a_transposed_middle_is_no_chain() -> None:
     assert set(reason_of(program, rows(ROWS), rows(D, columns=H), rows(ROWS)).values()) == {""}
 
 
-# --- whether it pays --------------------------------------------------------------------------------------
-
-
-def verdicts_of(model: Callable[..., Any], *args: Any, policy: Policy | None = None) -> list[Verdict]:
-    from comfuse.inductor.report import explain_model
-
-    report = explain_model(model, *args, policy=policy or Policy(gpu="h200"))
-    return [row.verdict for row in report.rows]
-
-
-def test_it_pays_by_the_model() -> None:
-    first, second = verdicts_of(half(MLP()), rows(65536))
-    assert (first.fused, first.chain, second.chain) == (True, ("addmm_1",), ("addmm",))
-    assert (first.shape, second.shape) == ((65536, H, D), (65536, D, H))
-    assert first.spec == second.spec
-    assert isinstance(parse_program(first.spec), ChainSpec)
-    assert first.predicted_us is not None
-    assert first.unfused_us is not None
-    assert first.predicted_us < choose.MARGIN * first.unfused_us
-
-
-def test_links_alone_where_they_are_faster() -> None:
-    """Each block of rows would read large weights again."""
-
-    def program(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
-        return F.layer_norm(F.gelu(x @ w0.t()) @ w1.t(), (256,))
-
-    first, second = verdicts_of(program, rows(128, columns=256), *weights(8192, 256, k=256))
-    assert "no chain with mm_1: a kernel for each GEMM is faster: predicted" in first.apart
-    assert "no chain with mm: a kernel for each GEMM is faster: predicted" in second.apart
-    assert (first.chain, second.chain) == ((), ())
-    assert (first.shape, second.shape) == ((128, 8192, 256), (128, 256, 8192))
-
-
-def test_a_chain_is_compared_with_the_better_of_each_link() -> None:
-    graph = the_only(found(half(MLP()), rows(65536)))
-    region = lowered(graph.candidates[0])
-    times = choose._estimate(region, "h200")
-    assert times.kind is Kind.CHAIN
-    apart = [lowered(link) for link in graph.candidates[0].links]
-    each = [choose._estimate(link, "h200") for link in apart]
-    assert times.unfused_us == pytest.approx(sum(min(e.fused_us, e.unfused_us) for e in each))
-    assert times.fused_us == times.plans[0].predicted_us
-
-
-def test_any_number_of_rows_needs_a_kernel_for_each_class_of_them() -> None:
-    def program(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
-        return F.gelu(x @ w0.t()) @ w1.t()
-
-    x, both = torch.empty(65536, 256, dtype=torch.bfloat16, device="meta"), weights(1024, 256, k=256)
-    both = [w.to("meta") for w in both]
-    static, _ = verdicts_of(program, x, *both)
-    assert static.chain == ("mm_1",)
-    torch._dynamo.mark_dynamic(x, 0)
-    dynamic, _ = verdicts_of(program, x, *both)
-    assert "a kernel for each GEMM is faster" in dynamic.apart
-
-
-def test_its_kernel_is_that_of_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jit, "_index", lambda region: 0)
-    monkeypatch.setattr(resolver, "planner_gpu", lambda device: "h200")
-    monkeypatch.setattr(resolver, "shelved", lambda *call: None)
-    graph = the_only(found(half(EdgeBlock()), *inputs(EdgeBlock(), 32, 128)))
-    region = lowered(graph.candidates[0])
-    (source,) = jit.sources(region)
-    assert source.plan == plan_chain(region.lowered.spec, "h200", resolver.m_class(ROWS))  # type: ignore[arg-type]
-    assert source.name.startswith("cf_sm90_chain_bf16_")
-
-
 # --- what is said of it -----------------------------------------------------------------------------------
 
 
@@ -298,9 +228,7 @@ def test_the_report_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     report = comfuse.explain(model.to("meta"), *args, gpu="h200")
     assert isinstance(report, Report)
     assert [row.verdict.fused for row in report.rows] == [True, True]
-    assert "fused; no chain with addmm_1: kernels of two GEMMs back to back have not run on a GPU" in str(
-        report
-    )
+    assert f"fused; no chain with addmm_1: {OFF}" in str(report)
 
 
 def test_torch_s_caches_know_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,10 +238,6 @@ def test_torch_s_caches_know_the_setting(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 # --- whether it is right ----------------------------------------------------------------------------------
-
-
-def error(y: Tensor, exact: Tensor) -> float:
-    return float((y.double() - exact).norm() / exact.norm())
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -368,7 +292,7 @@ def test_through_the_code_generator() -> None:
     assert error(y, wanted) <= 2 * error(model(*args), wanted)
 
 
-def test_gradients_with_the_setting() -> None:
+def test_gradients() -> None:
     """The links are fused apart where a backward pass needs what is between them."""
     torch._dynamo.reset()
     model, exact = half(MLP()).requires_grad_(True), half(MLP()).double().requires_grad_(True)
@@ -381,3 +305,50 @@ def test_gradients_with_the_setting() -> None:
         assert wanted.grad is not None
         assert error(own.grad, wanted.grad) <= 2e-2
     assert not any(verdict.chain for verdict in log.verdicts())
+
+
+def kept(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
+    return F.gelu(x @ w0.t()) @ w1.t()
+
+
+def computed_again(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
+    return checkpoint(kept, x, w0, w1, use_reentrant=False)
+
+
+def without_activation(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
+    return x @ w0.t() @ w1.t()
+
+
+def turned(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
+    """With weights (K, N), which the backward pass reads along K."""
+    return F.gelu(x @ w0) @ w1
+
+
+@pytest.mark.parametrize(
+    "function, trained, forward, backward",
+    [
+        (kept, True, False, False),
+        (computed_again, True, True, False),  # weights that meet in the backward pass lie the other way
+        (without_activation, False, True, False),
+        (without_activation, True, False, False),
+        (kept, False, False, False),  # GELU's derivative needs the first result
+        (turned, False, False, True),
+        (turned, True, False, False),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_training(function: Callable[..., Tensor], trained: bool, forward: bool, backward: bool) -> None:
+    """Joined is what no backward pass reads; gradients are right either way."""
+    torch._dynamo.reset()
+    own = [w.t().contiguous() if function is turned else w for w in weights(H, D)]
+    args = [rows(120).requires_grad_(True), *(w.requires_grad_(trained) for w in own)]
+    exact = [t.detach().double().requires_grad_(t.requires_grad) for t in args]
+    with enable(force=True):
+        torch.compile(function, backend=interpreted, fullgraph=True)(*args).float().sum().backward()
+    function(*exact).sum().backward()
+    for own, wanted in zip(args, exact, strict=True):
+        assert (own.grad is None) == (wanted.grad is None)
+        if own.grad is not None and wanted.grad is not None:
+            assert error(own.grad, wanted.grad) <= 2e-2
+    joined = [any(v.chain for v in verdicts) for verdicts in log.compiles()]
+    assert joined == [forward, backward]

@@ -222,7 +222,6 @@ class TestLoadingOnAGpu:
         monkeypatch.setattr(native, "register", register)
         monkeypatch.setattr(torch._inductor, "aoti_load_package", lambda path, **_: path)
         monkeypatch.setenv("COMFUSE_JIT", "off")
-        monkeypatch.setenv("COMFUSE_CHAINS", "1")
         return registered
 
     def test_all_kernels_are_at_hand(self, tmp_path: Path, gpu: list[tuple[int, int]]) -> None:

@@ -144,7 +144,6 @@ MLP = catalog.mlp(128, 128, 512, BF16, b0=BF16, b1=BF16)
 def registered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     """What the resolver registered, with the GPU, the compiler and the binding replaced: name, rows."""
     kernels: list[tuple[str, int, int]] = []
-    monkeypatch.setenv("COMFUSE_CHAINS", "1")
     monkeypatch.setattr(native, "register_program", lambda spec: facts(programs.parse(spec)))
     monkeypatch.setattr(
         native, "register", lambda spec, kernel, low, high: kernels.append((kernel.name, low, high))
@@ -164,15 +163,19 @@ def test_a_chain_is_planned_as_one_kernel(registered: list[tuple[str, int, int]]
     assert low <= 327680 <= high
 
 
-def test_chains_have_to_be_asked_for(
+def test_chains_can_be_turned_off(
     registered: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("COMFUSE_CHAINS")
+    monkeypatch.setenv("COMFUSE_CHAINS", "0")
     assert resolver.resolve(MLP.text(), 327680, 0) == 1
     assert not registered
     ((why, _),) = resolver._REFUSED.values()
-    assert "COMFUSE_CHAINS=1" in why
-    monkeypatch.setenv("COMFUSE_CHAINS", "1")
+    assert why == "COMFUSE_CHAINS is 0, which turns off kernels of two GEMMs back to back"
+    monkeypatch.setenv("COMFUSE_STRICT", "1")
+    answer = resolver.resolve(MLP.text(), 327680, 0)
+    assert isinstance(resolver.translate(RuntimeError(f"comfuse: {answer}"), "op"), FallbackError)
+    assert fallbacks.counts() == {("comfuse::region", why): 1}
+    monkeypatch.delenv("COMFUSE_CHAINS")
     assert resolver.resolve(MLP.text(), 327680, 0) == 0
 
 

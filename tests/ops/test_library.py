@@ -111,7 +111,6 @@ def test_a_library_that_was_built_meanwhile_is_asked(world: Registered, folder: 
 def test_a_chain_comes_from_a_library(
     world: Registered, compilers: Compilers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COMFUSE_CHAINS", "1")
     chain = catalog.mlp(64, 128, 256, DType.BF16, norm="rmsnorm")
     table = {"program": "mlp", "shapes": [[64, 128, 256]], "norm": "rmsnorm", "rows": ["many"]}
     builder.build_library([catalogue.parse("chains", {"kernel": [table]})], tmp_path / "library")
@@ -121,6 +120,8 @@ def test_a_chain_comes_from_a_library(
     assert rows == [2049, 2**31 - 1]
     assert resolver.resolve(chain.text(), 100, 0) == 1
     assert "its kernels serve 2049 to 2147483647 rows" in resolver.refusal(chain.text(), 128, 0)
+    monkeypatch.setenv("COMFUSE_CHAINS", "0")  # nor then
+    assert resolver.resolve(chain.text(), 5000, 0) == 1
 
 
 @pytest.mark.slow

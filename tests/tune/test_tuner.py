@@ -148,13 +148,12 @@ def test_of_a_model_the_kernels_are_tuned_that_it_runs(monkeypatch: pytest.Monke
     assert left_out == []
 
 
-def test_chains_are_left_out_of_a_model_and_refused_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chains_are_left_out_of_a_model_and_refused_else() -> None:
     def layers(x: torch.Tensor, w0: torch.Tensor, w1: torch.Tensor) -> torch.Tensor:
         return F.gelu(F.linear(F.gelu(F.linear(x, w0)), w1))
 
     sizes = ((512, 128), (512, 128), (128, 512))
     tensors = [torch.empty(size, dtype=torch.bfloat16, device="meta") for size in sizes]
-    monkeypatch.setenv("COMFUSE_CHAINS", "1")
     found, left_out = targets.of_model(layers, tensors, "h200")
     assert found == []
     assert len(left_out) == 2

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from comfuse.generator.plan.chain.choose import chain_candidates, check_chain, force_chain, plan_chain
+from comfuse.generator.plan.chain.choose import (
+    MARGIN,
+    chain_candidates,
+    check_chain,
+    force_chain,
+    plan_chain,
+)
 from comfuse.generator.plan.chain.constraints import unsupported
 from comfuse.generator.plan.chain.kernel import (
     CHAIN_SHAPES,
@@ -14,6 +20,7 @@ from comfuse.generator.plan.chain.kernel import (
 
 __all__ = [
     "CHAIN_SHAPES",
+    "MARGIN",
     "ChainPlan",
     "ChainRefusal",
     "ChainShape",

@@ -1,0 +1,218 @@
+"""Which pairs of GEMMs become one kernel: where it is clearly faster by the model, and is there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comfuse import fallbacks
+from comfuse.generator import catalog
+from comfuse.generator.chain import ChainSpec, parse_program
+from comfuse.generator.plan.chain import MARGIN, plan_chain
+from comfuse.generator.plan.gpus import find
+from comfuse.generator.spec import DType
+from comfuse.inductor import background, choose, estimate, jit, log, measured
+from comfuse.inductor.entrances import enable
+from comfuse.inductor.lowerer import lowered
+from comfuse.inductor.measured import Kind, Row
+from comfuse.inductor.policy import Policy
+from comfuse.inductor.verdict import Verdict
+from comfuse.ops import resolver
+from tests.inductor.chain_models import (
+    MLP,
+    ROWS,
+    D,
+    EdgeBlock,
+    H,
+    error,
+    half,
+    inputs,
+    rows,
+    weights,
+)
+from tests.inductor.graphs import found
+from tests.inductor.interpreted import interpreted
+
+
+@pytest.fixture(autouse=True)
+def _strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("COMFUSE_STRICT", "1")
+    log.clear()
+    fallbacks.reset()
+    yield
+    assert fallbacks.counts() == {}
+
+
+def verdicts_of(model: Callable[..., Any], *args: Any, policy: Policy | None = None) -> list[Verdict]:
+    from comfuse.inductor.report import explain_model
+
+    report = explain_model(model, *args, policy=policy or Policy(gpu="h200"))
+    return [row.verdict for row in report.rows]
+
+
+def test_it_pays_by_the_model() -> None:
+    first, second = verdicts_of(half(MLP()), rows(65536))
+    assert (first.fused, first.chain, second.chain) == (True, ("addmm_1",), ("addmm",))
+    assert (first.shape, second.shape) == ((65536, H, D), (65536, D, H))
+    assert first.spec == second.spec
+    assert isinstance(parse_program(first.spec), ChainSpec)
+    assert first.predicted_us is not None
+    assert first.unfused_us is not None
+    assert first.predicted_us < MARGIN * first.unfused_us
+
+
+@pytest.mark.parametrize(
+    "m, k, h, n, reason",
+    [
+        (65536, 128, 256, 128, ""),
+        (4096, 64, 128, 64, ""),
+        (
+            128,
+            256,
+            1024,
+            256,
+            "a kernel for each GEMM is faster: predicted",
+        ),  # few blocks of rows share the weights
+        (65536, 1024, 1024, 256, "no shape fits: "),
+        (65536, 128, 128, 512, "N = 512; a tile has to hold whole rows, of at most 256 columns"),
+    ],
+)
+def test_by_default(m: int, k: int, h: int, n: int, reason: str) -> None:
+    model = nn.Sequential(nn.Linear(k, h), nn.GELU(), nn.Linear(h, n)).bfloat16().eval().to("meta")
+    with torch.no_grad():
+        first, second = verdicts_of(model, rows(m, columns=k).to("meta"))
+    assert (first.chain, second.chain) == (((), ()) if reason else (("addmm_1",), ("addmm",)))
+    for one, other in ((first, "addmm_1"), (second, "addmm")):
+        assert one.apart.startswith(f"no chain with {other}: ") == bool(reason)
+        assert reason in one.apart
+
+
+def test_links_alone_where_they_are_faster() -> None:
+    """Each block of rows would read large weights again."""
+
+    def program(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
+        return F.layer_norm(F.gelu(x @ w0.t()) @ w1.t(), (256,))
+
+    first, second = verdicts_of(program, rows(128, columns=256), *weights(8192, 256, k=256))
+    assert "no chain with mm_1: a kernel for each GEMM is faster: predicted" in first.apart
+    assert "no chain with mm: a kernel for each GEMM is faster: predicted" in second.apart
+    assert (first.chain, second.chain) == ((), ())
+    assert (first.shape, second.shape) == ((128, 8192, 256), (128, 256, 8192))
+
+
+def test_a_chain_is_compared_with_the_better_of_each_link() -> None:
+    (graph,) = found(half(MLP()), rows(65536))
+    region = lowered(graph.candidates[0])
+    times = choose._estimate(region, "h200")
+    assert times.kind is Kind.CHAIN
+    gemm = measured.correction(Kind.CHAIN, H, D, D).gemm
+    apart = [lowered(link).lowered.spec for link in graph.candidates[0].links]
+    each = [estimate._of_one(link, 65536, find("h200"), False, gemm) for link in apart]  # type: ignore[arg-type]
+    assert times.unfused_us == pytest.approx(sum(min(e.fused_us, e.unfused_us) for e in each))
+
+
+def test_it_has_to_be_clearly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = rows(65536).to("meta")
+    model = half(MLP()).to("meta")
+    for share in (0.9, 1.1):
+        monkeypatch.setattr(measured, "ROWS", ())
+        monkeypatch.setattr(measured, "ROWS", (row(share),))
+        first, second = verdicts_of(model, x)
+        assert bool(first.chain) == bool(second.chain) == (share < 1)
+        if share > 1:
+            assert re.fullmatch(
+                r"no chain with addmm_1: predicted to take ([\d.]+) us, and ([\d.]+) us apart", first.apart
+            )
+            assert first.shape == (65536, H, D)
+
+
+def row(share: float) -> Row:
+    """Of MLP's class: such that its kernel takes this share of what would be allowed."""
+    chain = catalog.mlp(D, D, H, DType.BF16, b0=DType.BF16, b1=DType.BF16)
+    links = [estimate.estimate(link, 65536) for link in chain.links]
+    gemm = [estimate._library_us(link, 65536, find("h200")) for link in chain.links]
+    times = [min(e.fused_us, e.unfused_us) for e in links]
+    predicted = plan_chain(chain, "h200", 65536).predicted_us
+    fused = share * MARGIN * sum(times)
+    return Row(f"b2b-65536x{D}x{H}x{D}", Kind.CHAIN, sum(gemm), fused, None, sum(gemm), predicted)
+
+
+def test_what_was_slower_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = replace(row(0.5), fused_us=20.0, unfused_us=19.0)
+    monkeypatch.setattr(measured, "ROWS", (slow,))
+    first, _ = verdicts_of(half(MLP()).to("meta"), rows(65536).to("meta"))
+    assert first.chain == ()
+    assert f"slower than TorchInductor in the bench of such a region, {slow.workload}" in first.apart
+
+
+def test_any_number_of_rows_needs_a_kernel_for_each_class_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "ROWS", ())  # the planner alone
+
+    def program(x: Tensor, w0: Tensor, w1: Tensor) -> Tensor:
+        return F.gelu(x @ w0.t()) @ w1.t()
+
+    x, both = torch.empty(65536, 256, dtype=torch.bfloat16, device="meta"), weights(1024, 256, k=256)
+    both = [w.to("meta") for w in both]
+    static, _ = verdicts_of(program, x, *both)
+    assert static.chain == ("mm_1",)
+    torch._dynamo.mark_dynamic(x, 0)
+    dynamic, _ = verdicts_of(program, x, *both)
+    assert "a kernel for each GEMM is faster" in dynamic.apart
+
+
+def test_its_kernel_is_that_of_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "_index", lambda region: 0)
+    monkeypatch.setattr(resolver, "planner_gpu", lambda device: "h200")
+    monkeypatch.setattr(resolver, "shelved", lambda *call: None)
+    (graph,) = found(half(EdgeBlock()), *inputs(EdgeBlock(), 32, 128))
+    region = lowered(graph.candidates[0])
+    (source,) = jit.sources(region)
+    assert source.plan == plan_chain(region.lowered.spec, "h200", resolver.m_class(ROWS))  # type: ignore[arg-type]
+    assert source.name.startswith("cf_sm90_chain_bf16_")
+
+
+@pytest.mark.parametrize(
+    "mode, gone, fused",
+    [
+        ("off", "chain", True),  # a library of single layers
+        ("off", "", False),
+        ("auto", "chain", True),  # its kernel is refused by the compiler
+        ("background", "chain", False),  # the model is compiled again soon
+    ],
+)
+def test_links_run_apart_where_the_kernel_of_both_cannot_be_had(
+    mode: str, gone: str, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[int]] = []
+
+    def settle(chosen: Any, policy: Policy, *, build: bool) -> list[Verdict]:
+        asked.append([len(found.lowered.links) for found, _ in chosen])
+        reason = background.BUILDING if mode == "background" else "it is not there"
+        there = [gone == "chain" and len(found.lowered.links) == 1 for found, _ in chosen]
+        verdicts = [verdict for _, verdict in chosen]
+        return [
+            v if has else replace(v, fused=False, reason=reason)
+            for v, has in zip(verdicts, there, strict=True)
+        ]
+
+    monkeypatch.setattr(jit, "settle", settle)
+    torch._dynamo.reset()
+    model, x = half(EdgeBlock()), inputs(EdgeBlock(), 32, 128)
+    with enable(force=True, gpu="h200"), torch.no_grad():
+        y = torch.compile(model, backend=interpreted, fullgraph=True)(*x)
+    exact = half(EdgeBlock()).double()(*(t.double() for t in x))
+    assert error(y, exact) <= max(2 * error(model(*x), exact), 2**-8)
+    verdicts = log.verdicts()
+    assert [v.fused for v in verdicts] == [fused, fused]
+    assert [v.chain for v in verdicts] == [(), ()]
+    assert asked == ([[2]] if mode == "background" else [[2], [1, 1]])
+    if mode != "background":
+        assert verdicts[0].apart == "no chain with addmm_1: it is not there"
+        assert verdicts[1].apart == "no chain with addmm: it is not there"
