@@ -114,8 +114,8 @@ _ACTIVATIONS = (
     Elementwise("hardswish", 1, act.hardswish, 5),
 )
 
-# One tanh.approx each, of a part of the argument, for results that are rounded to bfloat16.  On an H200 that is
-# off by at most 8e-6, and by at most 2e-4 of 1 - tanh(x) for x < 4, 1e-2 for x < 5.5; from 8 on it is 1.
+# One tanh.approx each, of a part of the argument, for results that are rounded to bfloat16.  On an H200 that
+# is off by at most 8e-6, and by at most 2e-4 of 1 - tanh(x) for x < 4, 1e-2 for x < 5.5; from 8 on it is 1.
 _FAST = (
     Elementwise("fast_tanh", 1, math.tanh, 2, precision="absolute 8e-6; relative 5e-4"),
     Elementwise(

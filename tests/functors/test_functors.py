@@ -38,7 +38,7 @@ OF_GRADIENT = {
 }
 # As a part of the argument, where 1 + tanh cancels; with the host's tanh.
 OF_ARGUMENT = dict.fromkeys(("silu_of_double", "quick_gelu_of_double", "gelu_tanh_of_double"), 2.0**-22)
-ABSOLUTE = {"gelu": 1e-9, "gelu_tanh": 1e-9, "sigmoid_of_double": 2.0**-23, "gelu_of_double": 2.8e-4}
+ABSOLUTE = {"gelu": 1e-9, "gelu_tanh": 1e-9, "sigmoid_of_double": 2.0**-23, "half_gelu_of_quadruple": 1.3e-5}
 ARITY = {name: op.arity for name, op in ELEMENTWISE.items()}
 
 
