@@ -88,7 +88,7 @@ class _Rewriter:
         if node.op == "gelu" and self.handed_on:
             self._factors[i] = 2.0
             x = self._part(self._whole(node.inputs[0]), 0.25)
-            return graph.op(f"half_{node.name}", "half_gelu_of_quadruple", x)
+            return graph.op(node.name, "half_gelu_of_quadruple", x)
         if node.op in _AS_IT_IS:
             return graph.op(node.name, f"fast_{node.op}", *(self._whole(j) for j in node.inputs))
         if node.op in ("mul", "neg"):
@@ -108,7 +108,7 @@ class _Rewriter:
         if i not in self._factors:
             return self._place[i]
         factor = self.graph.const(self._factors[i], "factor")
-        return self.graph.op(self.spec.nodes[i].name, "mul", self._place[i], factor)
+        return self.graph.op(f"{self.spec.nodes[i].name}_whole", "mul", self._place[i], factor)
 
     def _part(self, i: int, factor: float) -> int:
         node = self.graph.nodes[i]
