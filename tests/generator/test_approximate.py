@@ -264,3 +264,22 @@ def test_what_gates_a_norm_is_not() -> None:
     b.output("p", b.op("mul", NORMS["rms"](b, x), b.op("silu", x)), BF16)
     chosen = force_chain(ChainSpec((b.spec(), linear(64, 64, BF16))))
     assert len(fast(first_link(chosen))) == 1
+
+
+@pytest.mark.parametrize("other", ["exp", "reciprocal"])
+def test_what_something_large_multiplies_is_not(other: str) -> None:
+    """sigmoid(-x) exp(x) is 1 where x is large."""
+    b = SpecBuilder(64, 64, BF16)
+    x = b.gemm()
+    small = b.op("sigmoid", b.op("neg", x))
+    b.output("y", b.op("mul", small, b.op("neg", b.op(other, x))), BF16)
+    assert not fast(approximate(normalize(b.spec())))
+
+
+def test_sums_that_share_terms_are_taken_apart_once() -> None:
+    b = SpecBuilder(64, 64, BF16)
+    terms = [b.gemm(), b.load("t", Space.TILE, BF16)]
+    for _ in range(60):
+        terms.append(b.op("add", terms[-1], terms[-2]))
+    b.output("y", b.op("silu", terms[-1]), BF16)
+    assert fast(approximate(normalize(b.spec()))) == ["silu_of_double"]
