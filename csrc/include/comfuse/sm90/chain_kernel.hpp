@@ -258,7 +258,10 @@ struct FusedChain {
   }
   template <int kEnd, int kCount, bool kOfMiddle, class... V>
   CF_DEVICE static void compute_vectors(Params const& params, uint8_t* to, List<V...>) {
-    (compute_vector<kEnd, kCount>(params, to + (kOfMiddle ? middle_offset<V> : vector_offset<V>), V{}), ...);
+    if constexpr (kOfMiddle)
+      (compute_vector<kEnd, kCount>(params, to + middle_offset<V>, V{}), ...);
+    else
+      (compute_vector<kEnd, kCount>(params, to + vector_offset<V>, V{}), ...);
   }
   template <int kEnd, int kCount, class X>
   CF_DEVICE static void compute_vector(Params const& params, uint8_t* to, Vector<X>) {
