@@ -12,6 +12,7 @@ from statistics import median
 from bench import attention, workloads
 from bench.direct import spec_of
 from bench.launch import forced_plan
+from bench.page import changed
 from bench.page.entries import unknown
 from bench.page.families import families
 from bench.page.files import ResultsFile
@@ -89,6 +90,7 @@ def points(files: Iterable[ResultsFile]) -> list[Point]:
 
     Predictions are this checkout's, for the tile shape that ran.  Of "comfuse" the row says which; where
     older rows do not, :data:`PLANS` beside the file does; where neither does, it is what would be chosen now.
+    Left out is what :mod:`bench.page.changed` names.
     """
     found = []
     for file in files:
@@ -106,7 +108,8 @@ def _of_workloads(file: ResultsFile, gpu: str) -> Iterator[Point]:
     gone, ran = set(unknown(file)), _ran(file.path)
     grouped: dict[tuple[str, str, str | None], list[tuple[int, float]]] = {}
     for line, row in file.rows:
-        if row.us is not None and row.workload not in gone:
+        old = changed.reason(file.path.stem, row.workload)
+        if row.us is not None and row.workload not in gone and old is None:
             key = (row.workload, row.provider, row.plan or ran.get(row.workload))
             grouped.setdefault(key, []).append((line, row.us))
     for (workload, provider, name), times in grouped.items():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bench import providers
 from bench.models import providers as model_providers
 from bench.page import tables
+from bench.page.changed import CHANGED
 from bench.page.entries import OWN, STOCK, Entry
 from bench.page.families import Family, Measurement
 from bench.page.files import ResultsFile, ranges
@@ -290,4 +291,6 @@ def model_points(points: Sequence[Point], link: Link) -> Table:
         row = cells([*line, tables.percent(p.error, signed=True), source(p.file, p.lines, link)])
         rows.append((key, row))
     columns = ("family", "workload", "provider", "plan", "predicted us", "measured us", "error", "rows")
-    return Table("Cost model: every point", columns, tuple(rows), folded=True)
+    left_out = "; ".join(f"{', '.join(c.workloads)} of {', '.join(c.files)} ({c.reason})" for c in CHANGED)
+    note = f"Without times of kernels that have changed since: {left_out}."
+    return Table("Cost model: every point", columns, tuple(rows), note=note, folded=True)

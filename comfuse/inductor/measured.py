@@ -35,7 +35,8 @@ class Row:
         unfused_us: the better of TorchInductor's modes that were run; None if it was not run.
         predicted_gemm_us: the planner's prediction of our kernel for the products alone; of a chain of a
             kernel for each.
-        predicted_us: the planner's prediction of the region.
+        predicted_us: the planner's prediction of the kernel that was measured; of chains of today's, so that
+            nothing is counted on that a kernel which has changed since may save.
     """
 
     workload: str
@@ -117,7 +118,8 @@ def _power(size: int) -> int:
 
 #: Of graphs-20261129-225231-19c2260, without TorchInductor graphs-20261129-225054-19c2260; of
 #: postnorm-20261130-180634-afc5adb; of plain_gemm-20261129-210955-621ddbf: our faster kernel, no epilogue;
-#: of b2b-20261130-191520-030808a, where TorchInductor ran in max-autotune only.
+#: of b2b-20261130-191520-030808a, where TorchInductor ran in max-autotune only.  The bench (page/changed.py)
+#: says which are not of today's kernels.
 ROWS: tuple[Row, ...] = (
     Row("graphs-softmax-8192x2048x512", Kind.ROWS, 33.4, 41.1, 73.5, 28.4, 39.6),
     Row("graphs-relu_sum-8192x8192x1024", Kind.COLUMNS, 195.2, 176.7, 227.2, 182.0, 184.2),

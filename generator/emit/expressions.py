@@ -127,7 +127,9 @@ class Writer:
         return self._expression(i)
 
     def _can_be_named(self, i: int) -> bool:
-        return self.spec.nodes[i].op in ELEMENTWISE and i not in self._aliases and i != self._content
+        if i in self._aliases or i == self._content or (i in self._vectors and self._content is not None):
+            return False  # it has one
+        return self.spec.nodes[i].op in ELEMENTWISE
 
     def _expression(self, i: int) -> str:
         """A node as its op applied to its inputs."""

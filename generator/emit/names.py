@@ -23,7 +23,7 @@ _RESERVED_WORDS = """
     FullTailEffects Middle TilesOfMiddle ColumnsOfMiddle LetsOfMiddle EffectsOfMiddle
     Values TilesOfValues ColumnsOfValues LetsOfValues EffectsOfValues
     Exponentials ColumnsOfExponentials LetsOfExponentials EffectsOfExponentials
-    Handed HandedColumns HandedEffects
+    Handed HandedColumns HandedEffects Vectors
 """
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 

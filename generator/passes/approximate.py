@@ -18,10 +18,12 @@ from __future__ import annotations
 
 from comfuse.generator.ops import FAST, REDUCTIONS
 from comfuse.generator.passes.graph import Graph, moved, with_outputs
-from comfuse.generator.spec import DType, FusedSpec, Node
+from comfuse.generator.passes.infer import spaces
+from comfuse.generator.spec import DType, FusedSpec, Node, Space
 
 _ROUNDED = (DType.BF16, DType.E4M3, DType.E5M2)
 _KEEPS = ("add", "sub", "mul", "neg")  # what passes an absolute error as large as it is; so do sums
+_MAGNIFIES = ("div", "reciprocal", "rsqrt", "exp", "exp2", "expm1", "pow", "tan")
 _OF_HALF = ("sigmoid", "silu", "quick_gelu", "gelu_tanh")
 _AS_IT_IS = ("tanh", "gelu_backward", "gelu_tanh_backward", "silu_backward")
 
@@ -70,6 +72,7 @@ class _Rewriter:
         self.factor = 1.0
         self._place: list[int] = []
         self._factors: dict[int, float] = {}  # of a node of the spec: what its place is still to be times
+        self._parts: dict[tuple[int, float], int] = {}
 
     def run(self) -> FusedSpec:
         exact = _read_exactly(self.spec)
@@ -77,8 +80,6 @@ class _Rewriter:
             self._place.append(self._exact(i) if i in exact else self._fast(i, node))
         if self.handed_on:
             self.factor = self._factors.get(self.spec.outputs[0].node, 1.0)
-        else:
-            self._place = [self._whole(i) for i in range(len(self.spec.nodes))]
         return self.graph.spec(with_outputs(self.spec, self._place))
 
     def _fast(self, i: int, node: Node) -> int:
@@ -88,7 +89,7 @@ class _Rewriter:
         if node.op == "gelu" and self.handed_on:
             self._factors[i] = 2.0
             x = self._part(self._whole(node.inputs[0]), 0.25)
-            return graph.op(f"half_{node.name}", "half_gelu_of_quadruple", x)
+            return graph.op(node.name, "half_gelu_of_quadruple", x)
         if node.op in _AS_IT_IS:
             return graph.op(node.name, f"fast_{node.op}", *(self._whole(j) for j in node.inputs))
         if node.op in ("mul", "neg"):
@@ -108,25 +109,41 @@ class _Rewriter:
         if i not in self._factors:
             return self._place[i]
         factor = self.graph.const(self._factors[i], "factor")
-        return self.graph.op(self.spec.nodes[i].name, "mul", self._place[i], factor)
+        return self.graph.op(f"{self.spec.nodes[i].name}_whole", "mul", self._place[i], factor)
 
     def _part(self, i: int, factor: float) -> int:
-        node = self.graph.nodes[i]
-        name = f"part_of_{node.name}"
-        if node.op == "add":
-            return self.graph.op(name, "add", *(self._part(term, factor) for term in node.inputs))
-        constant = self.graph.const(factor, "half" if factor == 0.5 else "quarter")
-        return self.graph.op(name, "mul", i, constant)
+        if (i, factor) not in self._parts:
+            node = self.graph.nodes[i]
+            name = f"part_of_{node.name}"
+            if node.op == "add":
+                terms = [self._part(term, factor) for term in node.inputs]
+                self._parts[i, factor] = self.graph.op(name, "add", *terms)
+            else:
+                constant = self.graph.const(factor, "half" if factor == 0.5 else "quarter")
+                self._parts[i, factor] = self.graph.op(name, "mul", i, constant)
+        return self._parts[i, factor]
 
 
 def _read_exactly(spec: FusedSpec) -> set[int]:
     """The nodes whose relative error matters: to an output, or to an op on the way there."""
     exact = {output.node for output in spec.outputs if output.dtype not in _ROUNDED}
+    large = _may_be_large(spec)
     for i in reversed(range(len(spec.nodes))):
-        if i in exact or not _keeps(spec.nodes[i]):
-            exact.update(spec.nodes[i].inputs)
+        node = spec.nodes[i]
+        magnified = node.op == "mul" and not large.isdisjoint(node.inputs)
+        if i in exact or magnified or not _keeps(node):
+            exact.update(node.inputs)
     return exact
 
 
 def _keeps(node: Node) -> bool:
     return node.op in _KEEPS or (node.op in REDUCTIONS and REDUCTIONS[node.op].monoid.name == "sum")
+
+
+def _may_be_large(spec: FusedSpec) -> set[int]:
+    """Elements that may be the larger the smaller another is that they multiply."""
+    large: set[int] = set()
+    for i, node in enumerate(spec.nodes):
+        if spaces(spec)[i] is Space.TILE and (node.op in _MAGNIFIES or not large.isdisjoint(node.inputs)):
+            large.add(i)
+    return large

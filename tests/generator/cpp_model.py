@@ -6,13 +6,16 @@ csrc/include/comfuse/program.hpp.  Every rule of that vocabulary that can be bro
 
 from __future__ import annotations
 
-import re
 import struct
 from dataclasses import dataclass, field
 
 from comfuse.generator.interpret import Matrix, Value
 from comfuse.generator.ops import ELEMENTWISE, MONOIDS
 from comfuse.generator.spec import DType
+
+from .cpp_types import Kernel, Type, parse, within
+
+__all__ = ["Kernel", "Type", "parse", "run", "run_middle"]
 
 FUNCTORS = {op.functor: op for op in ELEMENTWISE.values()}
 MONOIDS_OF_CPP = {monoid.functor: monoid for monoid in MONOIDS.values()}
@@ -22,92 +25,6 @@ TILE_STORES = ("TileStore", "StridedStore")
 PER_ROW_STORES = ("ColumnStore", "GroupStore")
 # In which order effects stand, and which may stand in a phase.
 RANKS = {"Keep": 0} | dict.fromkeys(REDUCES, 1) | dict.fromkeys((*TILE_STORES, *PER_ROW_STORES, "Pass"), 2)
-
-
-@dataclass(frozen=True)
-class Type:
-    """``cf::name<arguments>``; aliases are resolved when they are read."""
-
-    name: str
-    arguments: tuple[Type, ...] = ()
-
-    def index(self) -> int:
-        return int(self.arguments[0].name)
-
-
-@dataclass
-class Kernel:
-    aliases: dict[str, Type]
-    phases: list[Type]
-    tails: dict[str, Type]
-    operands: list[Type]
-    constants: dict[str, list[int]] = field(default_factory=dict)  # Pingpong, Cluster, Stages, ...
-    middle: Type | None = None  # of a chain: the phase between its GEMMs, or both
-    handed: Type | None = None  # of a chain: what comes behind the last columns of the middle
-
-
-def parse(text: str) -> Kernel:
-    """The aliases of a kernel, each resolved as it stands."""
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", text)
-    code = code[code.index("namespace program {") :]
-    aliases: dict[str, Type] = {}
-    for name, definition in re.findall(r"using (\w+) = ?\s*([^;]*);", code):
-        assert name not in aliases, f"{name} is declared twice"
-        aliases[name] = _Parser(definition, aliases).parse()
-    kernel = aliases["Kernel"]
-    assert kernel.name in ("FusedGemm", "FusedChain")
-    middle = next((part for part in kernel.arguments if part.name in ("Phase", "Online")), None)
-    assert (middle is not None) == (kernel.name == "FusedChain")
-    parts = {part.name: part for part in kernel.arguments}
-    numbers = {
-        name: [int(a.name) for a in part.arguments if a.name.isdigit()] for name, part in parts.items()
-    }
-    program = list(parts["Program"].arguments)
-    phases = [part for part in program if part.name == "Phase"]
-    tails = {part.name: part for part in program[len(phases) :]}
-    assert program[: len(phases)] == phases, "the phases, then the tails"
-    assert list(tails) == [name for name in ("RowTail", "ColTail", "FullTail") if name in tails]
-    assert len(tails) == len(program) - len(phases)
-    return Kernel(
-        aliases, phases, tails, list(parts["Operands"].arguments), numbers, middle, parts.get("Handed")
-    )
-
-
-class _Parser:
-    def __init__(self, text: str, aliases: dict[str, Type]) -> None:
-        self.tokens = re.findall(r"[\w:]+|[<>,]", text)
-        self.aliases = aliases
-        self.position = 0
-
-    def parse(self) -> Type:
-        result = self._type()
-        assert self.position == len(self.tokens), self.tokens
-        return result
-
-    def _type(self) -> Type:
-        token = self._next()
-        if not token.startswith("cf::"):
-            if re.fullmatch(r"0x[0-9a-f]{8}|\d+|true|false", token):
-                return Type(token)
-            assert token in self.aliases, f"{token} is used before it is declared"
-            return self.aliases[token]
-        name = token.removeprefix("cf::").removeprefix("sm90::")
-        arguments: list[Type] = []
-        if self._peek() == "<":
-            self._next()
-            while self._peek() != ">":
-                arguments.append(self._type())
-                if self._peek() == ",":
-                    self._next()
-            self._next()
-        return Type(name, tuple(arguments))
-
-    def _peek(self) -> str:
-        return self.tokens[self.position] if self.position < len(self.tokens) else ""
-
-    def _next(self) -> str:
-        self.position += 1
-        return self.tokens[self.position - 1]
 
 
 def run(
@@ -282,9 +199,9 @@ class _Machine:
     ) -> None:
         assert self.uses.tiles == set(tiles), "Tiles must be what the phase reads"
         assert len(tiles) == len(set(tiles))
-        inner = {c for value in (*columns, *groups) for c in _within(value.arguments[1], "Column")}
+        inner = {c for value in (*columns, *groups) for c in within(value.arguments[1], "Column")}
         assert self.uses.columns | inner == set(columns), "Columns must be what the phase reads"
-        inner = {g for value in groups for g in _within(value.arguments[1], "Group")}
+        inner = {g for value in groups for g in within(value.arguments[1], "Group")}
         assert self.uses.groups | inner == set(groups), "Groups must be what the phase reads"
 
     # --- tails ---
@@ -420,9 +337,3 @@ class _Machine:
         if x.name == "Scalar":
             return self.scalars[x.index()]
         return struct.unpack("<f", struct.pack("<I", int(x.arguments[0].name, 16)))[0]
-
-
-def _within(x: Type, kind: str) -> set[Type]:
-    if x.name == kind:
-        return {x}
-    return {c for a in x.arguments for c in _within(a, kind)}

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench import direct, programs
+from bench.page import changed
 from bench.workloads import ChainWorkload, NormWorkload, Workload, by_name
 from comfuse.frontend import trace_region
 from comfuse.generator import catalog
@@ -79,6 +80,12 @@ def times(row: Row) -> dict[str, float]:
     raise AssertionError(f"{row.workload} was not measured")
 
 
+def held(row: Row) -> bool:
+    """Whether its prediction is of the kernel as it is today; of a chain it always is."""
+    family = row.workload.split("-")[0]
+    return row.kind is Kind.CHAIN or all(changed.reason(file, row.workload) is None for file in FILES[family])
+
+
 def gemm(spec: FusedSpec) -> FusedSpec:
     return FusedSpec(spec.n, spec.k, DType.BF16, (), (Node("acc", "gemm"),), (Output("y", 0, DType.BF16),))
 
@@ -100,7 +107,8 @@ def test_what_is_said_to_be_predicted_is_predicted(row: Row) -> None:
     links = spec.links if isinstance(spec, ChainSpec) else (spec,)
     assert (links[0].n, links[0].k) == (n, k)
     assert [link.n for link in links[1:]] == more
-    assert row.predicted_us == pytest.approx(program.plan(spec, "h200", m).predicted_us, rel=0.04)
+    if held(row):
+        assert row.predicted_us == pytest.approx(program.plan(spec, "h200", m).predicted_us, rel=0.04)
     alone = sum(link.products * plan(gemm(link), "h200", m).predicted_us for link in links)
     assert row.predicted_gemm_us == pytest.approx(alone, rel=0.04)
 
@@ -109,7 +117,8 @@ def test_what_is_said_to_be_predicted_is_predicted(row: Row) -> None:
 def test_the_model_is_near_to_what_was_measured(row: Row) -> None:
     found = estimate.estimate(spec_of(row.workload), row.shape[0])
     assert found.kind is row.kind
-    assert found.fused_us == pytest.approx(row.fused_us, rel=0.08)
+    if held(row):
+        assert found.fused_us == pytest.approx(row.fused_us, rel=0.08)
     if row.unfused_us is not None:
         # It may be too kind to TorchInductor, but not too unkind; the links of a chain may be fused apart.
         kindest = 0.5 if row.kind is Kind.CHAIN else 0.65

@@ -24,28 +24,40 @@ Unary = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Activation:
-    """``x sigmoid(2 u)``, which torch has as ``exact``, of ``h = x / 2``.
+    """``h + h tanh(u)``, which torch has as ``exact``, with ``h = x / 2``.
 
-    ``absolute`` is what the op table says of the error, ``of_h`` as a part of h.
+    ``u`` is of ``part`` of x.  The kernel adds up part + part tanh(u); what is left of it waits behind the
+    second GEMM.  ``absolute`` is what the op table says of the error, ``of_h`` as a part of h.
     """
 
     exact: Unary
     u: Unary
+    part: float = 0.5
     absolute: float = 0.0
     of_h: float = 0.0
 
-    def approximate(self, x: Tensor, signs: Tensor) -> Tensor:
-        h = 0.5 * x
-        tanh = self.u(h).double().tanh()
+    @property
+    def factor(self) -> float:
+        """What what is handed on is still to be times."""
+        return 0.5 / self.part
+
+    def handed_on(self, x: Tensor, signs: Tensor) -> Tensor:
+        part = self.part * x
+        tanh = self.u(part).double().tanh()
         tanh += signs * torch.from_numpy(largest_error(tanh.numpy()))
-        return torch.addcmul(h, h, tanh.float())
+        return torch.addcmul(part, part, tanh.float())
 
     def largest_error(self, x: Tensor) -> Tensor:
         return self.absolute + self.of_h * 0.5 * x.abs()
 
 
+def _u_of_gelu(a: Tensor) -> Tensor:
+    t = (a * a).clamp(max=1.0)
+    return a * ((-0.360015845 * t + 2.36838545) * t + 3.19002988)
+
+
 ACTIVATIONS = {
-    "gelu": Activation(F.gelu, lambda h: h * (1.60030006 + 0.27763281 * h * h), absolute=2.8e-4),
+    "gelu": Activation(F.gelu, _u_of_gelu, part=0.25, absolute=2 * 2.1e-5),
     "gelu_tanh": Activation(
         lambda x: F.gelu(x, approximate="tanh"),
         lambda h: h * (2 * 0.79788456 + 8 * 0.79788456 * 0.044715 * h * h),
@@ -77,8 +89,9 @@ class Chain:
         eager = F.linear(activation.exact(F.linear(self.a, self.w0, self.bias)), self.w1)
         self.eagers = (eager.double() - self.exact).abs()
         signs = torch.randint(0, 2, self.x.shape, generator=generator) * 2 - 1
-        handed = activation.approximate(self.x.float(), signs).bfloat16()
-        self.errors = (F.linear(handed.float(), self.w1.float()).bfloat16().double() - self.exact).abs()
+        handed = activation.handed_on(self.x.float(), signs).bfloat16()
+        y = activation.factor * F.linear(handed.float(), self.w1.float())
+        self.errors = (y.bfloat16().double() - self.exact).abs()
         self.activation_error = activation.largest_error(self.x)
 
 
@@ -91,9 +104,8 @@ CASES = [
     for one_sign in (False, True)
 ]
 # Activations of nearly all of it are small, and have an absolute error: GELU's polynomial is off in one
-# direction for x < -2.6, and tanh.approx is 1 from 8 on.  Here the error is 2 to 60 times that of eager.
+# direction for x < -4, and tanh.approx is 1 from 8 on.  Here the error is 2 to 100 times that of eager.
 BEYOND = [
-    ("gelu", -4.0, 1.0, True),
     *((name, -5.0, 0.5, one_sign) for name in ("gelu", "gelu_tanh") for one_sign in (False, True)),
     *((name, -8.0, 1.0, one_sign) for name in ("gelu", "quick_gelu") for one_sign in (False, True)),
 ]

@@ -181,8 +181,8 @@ template <class Leaf, class V, class X>
 constexpr bool reads_leaf<Leaf, HandRow<V, X>> = reads_leaf<Leaf, X>;
 template <class Leaf, class V, class X>
 constexpr bool reads_leaf<Leaf, HandFold<V, X>> = reads_leaf<Leaf, X>;
-template <class Leaf, class T, class C, class L, class E>
-constexpr bool reads_leaf<Leaf, Phase<T, C, L, E>> = reads_leaf<Leaf, List<C, L, E>>;
+template <class Leaf, class T, class C, class L, class E, class G>
+constexpr bool reads_leaf<Leaf, Phase<T, C, L, E, G>> = reads_leaf<Leaf, List<C, L, E, G>>;
 template <class Leaf, class A, class B>
 constexpr bool reads_leaf<Leaf, Online<A, B>> = reads_leaf<Leaf, List<A, B>>;
 template <class Leaf, class C, class E>
@@ -225,6 +225,13 @@ constexpr int vector_bytes(List<X...>) {
               (IsRowVector<X>::value || IsVector<X>::value ? TileN : (IsColumnVector<X>::value ? TileM : 0))),
    ...);
   return bytes;
+}
+
+// Where V lies among them.
+template <class V, int TileM, int TileN, class... X>
+constexpr int vector_offset_among(List<X...> vectors) {
+  static_assert((false || ... || std::is_same<V, X>::value), "there is no place for this vector");
+  return vector_bytes<V, TileM, TileN>(vectors);
 }
 
 }  // namespace comfuse

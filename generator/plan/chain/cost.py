@@ -17,7 +17,7 @@ from comfuse.generator.ops import ELEMENTWISE
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.phases import PhaseProgram
 from comfuse.generator.plan import cost as one_gemm
-from comfuse.generator.plan.chain import memory
+from comfuse.generator.plan.chain import memory, vectors
 from comfuse.generator.plan.chain.kernel import BLOCK, ROWS, ChainShape, Weights, blocks
 from comfuse.generator.plan.choose import plan
 from comfuse.generator.plan.gpus import Gpu
@@ -97,11 +97,12 @@ def _slots(program: PhaseProgram) -> float:
     instruction with it.
     """
     spec = program.spec
+    computed = vectors.computed(spec)
     space, reads = spaces(spec), Counter(j for node in spec.nodes for j in node.inputs)
     saved = 0.0
     terms = {j for node in spec.nodes if node.op in ("add", "sub") for j in node.inputs}
     for i, node in enumerate(spec.nodes):
-        once = space[i] is Space.ROW and node.op in ELEMENTWISE
+        once = i in computed and node.op in ELEMENTWISE
         fused = space[i] is Space.TILE and node.op == "mul" and i in terms and reads[i] == 1
         if once or fused:
             saved += ELEMENTWISE[node.op].cost

@@ -25,15 +25,26 @@ def of_program(deferred: Deferred) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 def _vectors(spec: FusedSpec, handed: int) -> tuple[int, ...]:
-    """The largest values a column of a link that are made of operands, not of its last ``handed`` ones.
+    """The largest values a column that phases read and that are made of operands.
+
+    ``handed``: this many of the last operands are what the middle hands on.
+    """
+    made = computed(spec, handed)
+    live = _read_by_phases(spec)
+    read_elsewhere = {j for i in live - made for j in spec.nodes[i].inputs}
+    return tuple(sorted(made & read_elsewhere))
+
+
+def computed(spec: FusedSpec, handed: int = 0) -> frozenset[int]:
+    """All values a column that phases read and that are made of operands, what they are made of among them.
 
     ``row_index`` and the like are cheap, and left where they are.
     """
     own = len(spec.operands) - handed
-    space = spaces(spec)
-    made: set[int] = set()  # of operands
+    space, live = spaces(spec), _read_by_phases(spec)
+    made: set[int] = set()
     for i, node in enumerate(spec.nodes):
-        if space[i] is not Space.ROW:
+        if space[i] is not Space.ROW or i not in live:
             continue
         if node.op == "load":
             assert node.operand is not None
@@ -41,9 +52,13 @@ def _vectors(spec: FusedSpec, handed: int) -> tuple[int, ...]:
                 made.add(i)
         elif node.op in ELEMENTWISE and all(j in made for j in node.inputs if space[j] is Space.ROW):
             made.add(i)
-    readers: dict[int, list[int]] = {i: [] for i in made}
-    for i, node in enumerate(spec.nodes):
-        for j in node.inputs:
-            if j in made:
-                readers[j].append(i)
-    return tuple(i for i in sorted(made) if any(r not in made for r in readers[i]))
+    return frozenset(made)
+
+
+def _read_by_phases(spec: FusedSpec) -> frozenset[int]:
+    """Nodes that an output needs: others are for what is folded into the second factor, by itself."""
+    live = {output.node for output in spec.outputs}
+    for i in reversed(range(len(spec.nodes))):
+        if i in live:
+            live.update(spec.nodes[i].inputs)
+    return frozenset(live)

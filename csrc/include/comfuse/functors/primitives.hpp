@@ -94,7 +94,7 @@ CF_HD float tanh_approx(float x) {
 #endif
 }
 
-// grad (1 + t + h (1 - t^2) slope) / 2, in an order in which huge h and infinite gradients give no NaN.
+// grad (1 + t + h (1 - t^2) slope) / 2, in an order in which huge h gives no NaN.
 CF_HD float fast_derivative(float grad, float h, float t, float slope) {
   return grad * (((1.0f - t * t) * h * slope + t) * 0.5f + 0.5f);
 }

@@ -66,13 +66,13 @@ struct FusedChain {
   using MiddleVectors = MiddleOperandsOf<Middle, VectorsT>;
   static constexpr int kMiddleBytes = vector_bytes<void, 0, kMiddleColumns>(MiddleVectors{});
   template <class V>
-  static constexpr int middle_offset = vector_bytes<V, 0, kMiddleColumns>(MiddleVectors{});
+  static constexpr int middle_offset = vector_offset_among<V, 0, kMiddleColumns>(MiddleVectors{});
   static constexpr int kVectorBytes = 0;  // that a producer brings
   using OuterVectors = typename Concatenate<OuterOperandsOf<Middle, VectorsT>, ColumnVectors,
                                             typename VectorsHanded<typename Handed::Effects>::type>::type;
   static constexpr int kOuterBytes = vector_bytes<void, TileM, TileN>(OuterVectors{});
   template <class V>
-  static constexpr int vector_offset = vector_bytes<V, TileM, TileN>(OuterVectors{});
+  static constexpr int vector_offset = vector_offset_among<V, TileM, TileN>(OuterVectors{});
   static constexpr int kOuterBuffers = count_of<IsColumnVector>(OuterVectors{}) > 0 ? kWarpgroups : 1;
   static constexpr bool kFolds = count_of<IsHandFold>(typename Handed::Effects{}) > 0;
 
@@ -258,7 +258,10 @@ struct FusedChain {
   }
   template <int kEnd, int kCount, bool kOfMiddle, class... V>
   CF_DEVICE static void compute_vectors(Params const& params, uint8_t* to, List<V...>) {
-    (compute_vector<kEnd, kCount>(params, to + (kOfMiddle ? middle_offset<V> : vector_offset<V>), V{}), ...);
+    if constexpr (kOfMiddle)
+      (compute_vector<kEnd, kCount>(params, to + middle_offset<V>, V{}), ...);
+    else
+      (compute_vector<kEnd, kCount>(params, to + vector_offset<V>, V{}), ...);
   }
   template <int kEnd, int kCount, class X>
   CF_DEVICE static void compute_vector(Params const& params, uint8_t* to, Vector<X>) {

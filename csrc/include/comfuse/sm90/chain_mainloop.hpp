@@ -40,7 +40,7 @@ class ChainMainloop {
     uint8_t* vectors;  // of the program behind: what the middle hands on
   };
 
-  // `vectors`: the middle's row vectors.
+  // `vectors`: the middle's values a column.
   CF_DEVICE ChainMainloop(Params const& params, WeightReader<Factors>& weights, Ring& ring,
                           uint8_t const* vectors)
       : params_(params), weights_(weights), ring_(ring), vectors_(vectors) {}

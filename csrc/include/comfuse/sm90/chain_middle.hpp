@@ -62,7 +62,7 @@ template <class Kernel>
 struct MiddleSource {
   typename Kernel::Params const& params;
   MiddleRows<Kernel> const& rows;
-  uint8_t const* vectors;  // all of the middle's row vectors, in shared memory
+  uint8_t const* vectors;  // the middle's values a column, in shared memory
   float const (*columns)[2];
   int row_of_warp;  // in the tile
 

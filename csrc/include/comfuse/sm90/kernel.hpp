@@ -71,7 +71,7 @@ struct FusedGemm {
   template <class Operand>
   static constexpr int kColumnsOf = N;
   template <class V>
-  static constexpr int vector_offset = vector_bytes<V, TileM, TileN>(OperandList{});
+  static constexpr int vector_offset = vector_offset_among<V, TileM, TileN>(OperandList{});
 
   // ---- shared memory
   using Collected = CollectorMemory<FusedGemm>;
