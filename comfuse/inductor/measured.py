@@ -32,7 +32,7 @@ class Row:
         kind: of its region.
         gemm_us: torch.mm, all products; of a chain one after the other.
         fused_us: ComFuse.
-        unfused_us: the better mode of TorchInductor; None if it was not run.
+        unfused_us: the better of TorchInductor's modes that were run; None if it was not run.
         predicted_gemm_us: the planner's prediction of our kernel for the products alone; of a chain of a
             kernel for each.
         predicted_us: the planner's prediction of the kernel that was measured; of chains of today's, so that
@@ -118,7 +118,8 @@ def _power(size: int) -> int:
 
 #: Of graphs-20261129-225231-19c2260, without TorchInductor graphs-20261129-225054-19c2260; of
 #: postnorm-20261130-180634-afc5adb; of plain_gemm-20261129-210955-621ddbf: our faster kernel, no epilogue;
-#: of b2b-20261130-180036-afc5adb.  The bench (page/changed.py) says which are not of today's kernels.
+#: of b2b-20261130-191520-030808a, where TorchInductor ran in max-autotune only.  The bench (page/changed.py)
+#: says which are not of today's kernels.
 ROWS: tuple[Row, ...] = (
     Row("graphs-softmax-8192x2048x512", Kind.ROWS, 33.4, 41.1, 73.5, 28.4, 39.6),
     Row("graphs-relu_sum-8192x8192x1024", Kind.COLUMNS, 195.2, 176.7, 227.2, 182.0, 184.2),
@@ -144,8 +145,8 @@ ROWS: tuple[Row, ...] = (
     Row("plain_gemm-8192x4096x4096", Kind.ELEMENTWISE, 348.4, 354.7, None, 355.5, 355.5),
     Row("plain_gemm-327680x512x512", Kind.ELEMENTWISE, 268.2, 259.1, None, 253.2, 253.2),
     Row("plain_gemm-65536x256x256", Kind.ELEMENTWISE, 25.5, 21.7, None, 21.9, 21.9),
-    Row("b2b-327680x128x512x128", Kind.CHAIN, 232.1, 262.0, 457.3, 201.1, 147.6),
-    Row("b2b-262144x128x128x128", Kind.CHAIN, 82.4, 57.1, 147.6, 65.2, 43.8),
-    Row("b2b-65536x256x1024x256", Kind.CHAIN, 122.8, 151.2, 216.8, 117.2, 111.7),
-    Row("b2b-1048576x64x256x64", Kind.CHAIN, 362.0, 289.2, 716.0, 314.3, 156.2),
+    Row("b2b-327680x128x512x128", Kind.CHAIN, 231.9, 152.7, 459.2, 201.1, 155.3),
+    Row("b2b-262144x128x128x128", Kind.CHAIN, 82.6, 45.8, 166.2, 65.2, 45.1),
+    Row("b2b-65536x256x1024x256", Kind.CHAIN, 121.8, 118.2, 226.9, 117.2, 115.5),
+    Row("b2b-1048576x64x256x64", Kind.CHAIN, 361.8, 168.6, 718.0, 314.3, 164.3),
 )

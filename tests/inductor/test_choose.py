@@ -34,7 +34,7 @@ FILES = {
     "graphs": ["graphs-20261129-225231-19c2260", "graphs-20261129-225054-19c2260"],
     "postnorm": ["postnorm-20261130-180634-afc5adb"],
     "plain_gemm": ["plain_gemm-20261129-210955-621ddbf"],
-    "b2b": ["b2b-20261130-180036-afc5adb"],
+    "b2b": ["b2b-20261130-191520-030808a"],
 }
 ROWS = [pytest.param(row, id=row.workload) for row in measured.ROWS]
 
