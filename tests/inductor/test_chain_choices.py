@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comfuse import fallbacks
+from comfuse.errors import PlanError
 from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec, parse_program
 from comfuse.generator.plan.chain import MARGIN, plan_chain
@@ -116,6 +118,21 @@ def test_a_chain_is_compared_with_the_better_of_each_link() -> None:
     apart = [lowered(link).lowered.spec for link in graph.candidates[0].links]
     each = [estimate._of_one(link, 65536, find("h200"), False, gemm) for link in apart]  # type: ignore[arg-type]
     assert times.unfused_us == pytest.approx(sum(min(e.fused_us, e.unfused_us) for e in each))
+
+
+@pytest.mark.parametrize("k", [64, 128, 256])
+@pytest.mark.parametrize("m", [4096, 65536])
+def test_no_chain_is_expected_to_be_slower_than_its_links(m: int, k: int) -> None:
+    """Those that ComFuse would run, as they are predicted where no chain is in question."""
+    for h, n, norm in itertools.product((64, 256, 1024), (64, 128, 256), (None, "layernorm")):
+        chain = catalog.mlp(n, k, h, DType.BF16, b0=DType.BF16, b1=DType.BF16, norm=norm)
+        try:
+            times = estimate.estimate(chain, m)
+        except PlanError:
+            continue
+        if times.fused_us < MARGIN * times.unfused_us:
+            apart = sum(estimate.estimate(link, m).fused_us for link in chain.links)
+            assert times.fused_us < MARGIN * apart, (h, n, norm)
 
 
 def test_it_has_to_be_clearly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
