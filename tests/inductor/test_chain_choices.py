@@ -20,8 +20,7 @@ from comfuse.generator.chain import ChainSpec, parse_program
 from comfuse.generator.plan.chain import MARGIN, plan_chain
 from comfuse.generator.plan.gpus import find
 from comfuse.generator.spec import DType
-from comfuse.inductor import background, choose, estimate, jit, log, measured
-from comfuse.inductor.entrances import enable
+from comfuse.inductor import choose, estimate, jit, log, measured
 from comfuse.inductor.lowerer import lowered
 from comfuse.inductor.measured import Kind, Row
 from comfuse.inductor.policy import Policy
@@ -33,14 +32,12 @@ from tests.inductor.chain_models import (
     D,
     EdgeBlock,
     H,
-    error,
     half,
     inputs,
     rows,
     weights,
 )
 from tests.inductor.graphs import found
-from tests.inductor.interpreted import interpreted
 
 
 @pytest.fixture(autouse=True)
@@ -193,43 +190,3 @@ def test_its_kernel_is_that_of_the_chain(monkeypatch: pytest.MonkeyPatch) -> Non
     (source,) = jit.sources(region)
     assert source.plan == plan_chain(region.lowered.spec, "h200", resolver.m_class(ROWS))  # type: ignore[arg-type]
     assert source.name.startswith("cf_sm90_chain_bf16_")
-
-
-@pytest.mark.parametrize(
-    "mode, gone, fused",
-    [
-        ("off", "chain", True),  # a library of single layers
-        ("off", "", False),
-        ("auto", "chain", True),  # its kernel is refused by the compiler
-        ("background", "chain", False),  # the model is compiled again soon
-    ],
-)
-def test_links_run_apart_where_the_kernel_of_both_cannot_be_had(
-    mode: str, gone: str, fused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[list[int]] = []
-
-    def settle(chosen: Any, policy: Policy, *, build: bool) -> list[Verdict]:
-        asked.append([len(found.lowered.links) for found, _ in chosen])
-        reason = background.BUILDING if mode == "background" else "it is not there"
-        there = [gone == "chain" and len(found.lowered.links) == 1 for found, _ in chosen]
-        verdicts = [verdict for _, verdict in chosen]
-        return [
-            v if has else replace(v, fused=False, reason=reason)
-            for v, has in zip(verdicts, there, strict=True)
-        ]
-
-    monkeypatch.setattr(jit, "settle", settle)
-    torch._dynamo.reset()
-    model, x = half(EdgeBlock()), inputs(EdgeBlock(), 32, 128)
-    with enable(force=True, gpu="h200"), torch.no_grad():
-        y = torch.compile(model, backend=interpreted, fullgraph=True)(*x)
-    exact = half(EdgeBlock()).double()(*(t.double() for t in x))
-    assert error(y, exact) <= max(2 * error(model(*x), exact), 2**-8)
-    verdicts = log.verdicts()
-    assert [v.fused for v in verdicts] == [fused, fused]
-    assert [v.chain for v in verdicts] == [(), ()]
-    assert asked == ([[2]] if mode == "background" else [[2], [1, 1]])
-    if mode != "background":
-        assert verdicts[0].apart == "no chain with addmm_1: it is not there"
-        assert verdicts[1].apart == "no chain with addmm: it is not there"

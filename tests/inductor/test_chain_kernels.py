@@ -1,0 +1,94 @@
+"""What becomes of a chain whose kernel is not there: with builds that compile nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from comfuse.errors import BuildError
+from comfuse.inductor import background, log
+from comfuse.inductor.entrances import enable
+from tests.inductor.chain_models import EdgeBlock, error, half, inputs
+from tests.inductor.interpreted import interpreted
+from tests.inductor.kernels import Kernels, kernels
+
+__all__ = ["kernels"]
+
+LINKS = {"addmm", "addmm_1"}
+
+
+@pytest.fixture(autouse=True)
+def fresh(kernels: Kernels) -> None:
+    """Each region has one kernel, named after its GEMMs."""
+    kernels.names_of = lambda region: ["+".join(anchor.name for anchor in region.candidate.anchors)]
+    log.clear()
+    torch._dynamo.reset()
+
+
+def refuse(kernels: Kernels, folder: Path, *names: str) -> None:
+    for name in names:
+        kernels.errors[name] = BuildError(name, folder / "a.cu", folder / "build.log", "error: no")
+
+
+class Program:
+    """An edge block compiled with every region fused that may be."""
+
+    def __init__(self) -> None:
+        self._model, self._inputs = half(EdgeBlock()), inputs(EdgeBlock(), 32, 128)
+        self._exact = half(EdgeBlock()).double()(*(x.double() for x in self._inputs))
+        self._compiled = torch.compile(self._model, backend=interpreted, fullgraph=True)
+
+    def run(self) -> list[bool]:
+        """Checks a call's result; which of the GEMMs were fused when it was last compiled."""
+        with enable(force=True, gpu="h200"), torch.no_grad():
+            y = self._compiled(*self._inputs)
+        allowed = max(2 * error(self._model(*self._inputs), self._exact), 2**-8)
+        assert error(y, self._exact) <= allowed
+        return [verdict.fused for verdict in log.compiles()[-1]]
+
+
+@pytest.mark.parametrize(
+    "mode, built, fused",
+    [
+        ("off", LINKS, True),  # a library of single layers
+        ("off", set(), False),
+        ("auto", set(), True),  # its kernel is refused by the compiler
+    ],
+)
+def test_links_run_apart_where_the_kernel_of_both_cannot_be_had(
+    mode: str,
+    built: set[str],
+    fused: bool,
+    kernels: Kernels,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("COMFUSE_JIT", mode)
+    kernels.built |= built
+    refuse(kernels, tmp_path, "addmm+addmm_1")
+    assert Program().run() == [fused, fused]
+    first, second = log.verdicts()
+    assert (first.chain, second.chain) == ((), ())
+    reason = "COMFUSE_JIT is off" if mode == "off" else "error: no"
+    for one, other in ((first, "addmm_1"), (second, "addmm")):
+        assert one.apart.startswith(f"no chain with {other}: addmm+addmm_1 ")
+        assert reason in one.apart
+    assert kernels.begun[:1] == ([] if mode == "off" else ["addmm+addmm_1"])
+    assert set(kernels.begun[1:]) == (LINKS if mode == "auto" else set())
+
+
+def test_links_have_no_kernels_while_that_of_both_is_built(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMFUSE_JIT", "background")
+    kernels.gate.clear()
+    program = Program()
+    assert program.run() == [False, False]
+    assert {verdict.reason for verdict in log.verdicts()} == {background.BUILDING}
+    kernels.gate.set()
+    assert background.wait(10)
+    assert program.run() == [True, True]
+    assert [verdict.chain for verdict in log.compiles()[-1]] == [("addmm_1",), ("addmm",)]
+    assert kernels.begun == ["addmm+addmm_1"]
