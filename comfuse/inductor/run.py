@@ -143,8 +143,14 @@ def _settled(
     for (found, before), verdict in zip(chosen, jit.settle(chosen, policy, build=build), strict=True):
         is_lost = before.fused and not verdict.fused and verdict.reason != background.BUILDING
         if found.candidate.links and is_lost:
-            links, others = _apart(found, policy, verdict.reason)
-            verdicts = jit.settle(links, policy, build=build)
+            try:
+                links, others = _apart(found, policy, verdict.reason)
+                verdicts = jit.settle(links, policy, build=build)
+            except (FallbackError, ToolchainError):  # which the user asked for
+                raise
+            except Exception as e:
+                left += _left_after(e, found.candidate, found)
+                continue
             settled += zip((link for link, _ in links), verdicts, strict=True)
             left += others
         else:

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
-from comfuse.errors import BuildError
-from comfuse.inductor import background, log
+from comfuse import fallbacks
+from comfuse.errors import BuildError, PlanError
+from comfuse.inductor import background, log, run
+from comfuse.inductor.candidate import Found
 from comfuse.inductor.entrances import enable
-from tests.inductor.chain_models import EdgeBlock, error, half, inputs
+from tests.inductor.chain_models import MLP, ROWS, D, EdgeBlock, H, error, half, inputs, rows
 from tests.inductor.interpreted import interpreted
 from tests.inductor.kernels import Kernels, kernels
 
@@ -77,6 +80,63 @@ def test_links_run_apart_where_the_kernel_of_both_cannot_be_had(
         assert reason in one.apart
     assert kernels.begun[:1] == ([] if mode == "off" else ["addmm+addmm_1"])
     assert set(kernels.begun[1:]) == (LINKS if mode == "auto" else set())
+
+
+class Two(nn.Module):
+    """Two regions: one GEMM, and a chain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm, self.mlp = nn.Linear(D, D), nn.LayerNorm(D), MLP()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.norm(self.layer(x) + x), self.mlp(x)
+
+
+def compiled_two() -> dict[int, list[bool]]:
+    """Compiles and runs it; whether the GEMMs were fused, by their columns K."""
+    with enable(force=True, gpu="h200"), torch.no_grad():
+        torch.compile(half(Two()), backend=interpreted, fullgraph=True)(rows(ROWS))
+    fused: dict[int, list[bool]] = {}
+    for verdict in log.compiles()[-1]:
+        fused.setdefault(verdict.shape[2], []).append(verdict.fused)  # type: ignore[arg-type]
+    return {k: sorted(of_k) for k, of_k in fused.items()}
+
+
+def test_links_run_apart_where_the_tensors_gpu_has_no_kernel_of_both(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The GPU that was decided for is another, or is calibrated otherwise."""
+    names_of = kernels.names_of
+
+    def planned(region: Found) -> list[str]:
+        if len(region.lowered.links) > 1:
+            raise PlanError("a kernel for each GEMM is faster")
+        return names_of(region)
+
+    kernels.names_of = planned
+    assert compiled_two() == {D: [True, True], H: [False]}  # nothing is behind the second link
+    chained = [v for v in log.compiles()[-1] if v.apart]
+    assert [v.chain for v in chained] == [(), ()]
+    assert all("a kernel for each GEMM is faster" in v.apart for v in chained)
+    (((where, reason), count),) = fallbacks.counts().items()
+    assert (where, count) == ("torch.compile", 1)
+    assert "a kernel for each GEMM is faster" in reason
+
+
+def test_a_bug_in_taking_a_chain_apart_costs_the_chain(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(*args: object) -> object:
+        raise ZeroDivisionError("broken")
+
+    monkeypatch.setattr(run, "_apart", broken)
+    names_of = kernels.names_of
+    kernels.names_of = lambda r: ["chain"] if len(r.lowered.links) > 1 else names_of(r)
+    refuse(kernels, tmp_path, "chain")
+    assert compiled_two() == {D: [False, True], H: [False]}
+    left = [v.reason for v in log.compiles()[-1] if not v.fused]
+    assert left == ["a bug in ComFuse: ZeroDivisionError: broken"] * 2
 
 
 def test_links_have_no_kernels_while_that_of_both_is_built(
