@@ -45,7 +45,7 @@ def settle(chosen: Sequence[tuple[Found, Verdict]], policy: Policy, *, build: bo
 
     Raises:
         ToolchainError: there is no compiler, and the mode is ``require``.
-        FallbackError: a kernel cannot be planned or built, and ``COMFUSE_STRICT`` is 1.
+        FallbackError: a kernel cannot be planned or built, or may not be, and ``COMFUSE_STRICT`` is 1.
         KeyboardInterrupt: the builds under way have been ended.
     """
     mode = policy.jit or settings.jit()
@@ -68,9 +68,10 @@ def settle(chosen: Sequence[tuple[Found, Verdict]], policy: Policy, *, build: bo
     elif missing:
         reasons = _build(tuple(missing.values()), required=mode == "require")
     for i, needed in tasks.items():
-        reason = next((reasons[name] for name in needed if name in reasons), "") or _unregistered(
-            chosen[i][0]
-        )
+        reason = next((reasons[name] for name in needed if name in reasons), "")
+        if reason and mode == "off" and build:  # builds count their own failures
+            fallbacks.record("torch.compile", reason)
+        reason = reason or _unregistered(chosen[i][0])
         if reason:
             verdicts[i] = replace(verdicts[i], fused=False, reason=reason)
     return verdicts

@@ -31,7 +31,7 @@ def run(graph: Graph, policy: Policy, *, build: bool = True) -> list[Verdict]:
     logged and counted (:mod:`comfuse.fallbacks`).
 
     Raises:
-        FallbackError: there is a bug, or a kernel cannot be built, and ``COMFUSE_STRICT`` is 1.
+        FallbackError: there is a bug, or a kernel cannot or may not be built, and ``COMFUSE_STRICT`` is 1.
         ToolchainError: there is no compiler, and ``COMFUSE_JIT`` is ``require``.
     """
     try:

@@ -78,6 +78,9 @@ def test_links_run_apart_where_the_kernel_of_both_cannot_be_had(
     for one, other in ((first, "addmm_1"), (second, "addmm")):
         assert one.apart.startswith(f"no chain with {other}: addmm+addmm_1 ")
         assert reason in one.apart
+    counted = {reason.split(" ")[0] for _, reason in fallbacks.counts()}
+    assert counted == {"addmm+addmm_1"} | (set() if fused else LINKS)
+    assert set(fallbacks.counts().values()) == {1}
     assert kernels.begun[:1] == ([] if mode == "off" else ["addmm+addmm_1"])
     assert set(kernels.begun[1:]) == (LINKS if mode == "auto" else set())
 

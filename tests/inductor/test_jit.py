@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -77,14 +78,27 @@ def test_what_is_built_is_not_built_again(kernels: Kernels, region: tuple[Found,
     assert kernels.begun == []
 
 
-def test_off_leaves_what_is_not_built(kernels: Kernels, region: tuple[Found, Verdict]) -> None:
+def test_off_leaves_what_is_not_built(
+    kernels: Kernels,
+    region: tuple[Found, Verdict],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "comfuse"):
+        verdict = settle(region, "off")  # neither is built
     kernels.built.add("one")
-    verdict = settle(region, "off")
     assert not verdict.fused
-    assert verdict.reason == "two is not built, and COMFUSE_JIT is off"
+    assert verdict.reason == "one is not built, and COMFUSE_JIT is off"
     assert verdict.spec == region[1].spec
     assert kernels.begun == []
-    assert fallbacks.counts() == {}  # it was asked for
+    assert fallbacks.counts() == {("torch.compile", verdict.reason): 1}
+    assert caplog.messages == [f"torch.compile: not fused: {verdict.reason}"]
+    (shown,) = jit.settle([region], Policy(jit="off"), build=False)
+    assert shown.reason == "two is not built, and COMFUSE_JIT is off"
+    assert sum(fallbacks.counts().values()) == 1  # what is only shown does not run
+    monkeypatch.setenv("COMFUSE_STRICT", "1")
+    with pytest.raises(FallbackError, match="two is not built"):
+        settle(region, "off")
 
 
 def test_the_mode_is_that_of_the_environment(
