@@ -9,7 +9,7 @@ its call never runs the float32 reference.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,7 +62,7 @@ def settle(chosen: Sequence[tuple[Found, Verdict]], policy: Policy, *, build: bo
     missing = {name: one for needed in tasks.values() for name, one in needed.items() if one is not None}
     reasons: dict[str, str] = {}  # why a kernel is not there, by its name
     if mode == "background":
-        reasons = background.start(missing.values())
+        reasons = background.start(missing.values(), _of_chains(chosen, tasks))
     elif mode == "off":
         reasons = {name: f"{name} is not built, and COMFUSE_JIT is off" for name in missing}
     elif missing:
@@ -81,6 +81,13 @@ def _left(verdict: Verdict, reason: str) -> Verdict:
     """The verdict of a region that has no kernel for a reason, which is counted."""
     fallbacks.record("torch.compile", reason)
     return replace(verdict, fused=False, reason=reason)
+
+
+def _of_chains(chosen: Sequence[tuple[Found, Verdict]], tasks: Mapping[int, Iterable[str]]) -> set[str]:
+    """The kernels without which links have kernels of their own."""
+    return {name for i, needed in tasks.items() if chosen[i][0].candidate.links for name in needed} - {
+        BINDING
+    }
 
 
 def runs_on_gpu(found: Found) -> bool:

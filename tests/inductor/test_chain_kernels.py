@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from comfuse import fallbacks
+from comfuse.build.binding import NAME as BINDING
 from comfuse.errors import BuildError, PlanError
 from comfuse.inductor import background, log, run
 from comfuse.inductor.candidate import Found
@@ -155,3 +156,40 @@ def test_links_have_no_kernels_while_that_of_both_is_built(
     assert program.run() == [True, True]
     assert [verdict.chain for verdict in log.compiles()[-1]] == [("addmm_1",), ("addmm",)]
     assert kernels.begun == ["addmm+addmm_1"]
+
+
+def test_links_are_built_where_that_of_both_fails_in_the_background(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COMFUSE_JIT", "background")
+    refuse(kernels, tmp_path, "addmm+addmm_1")
+    program = Program()
+    assert program.run() == [False, False]
+    assert background.wait(10)
+    kernels.gate.clear()
+    assert program.run() == [False, False]
+    assert [verdict.reason for verdict in log.compiles()[-1]] == [background.BUILDING] * 2
+    assert all("error: no" in verdict.apart for verdict in log.compiles()[-1])
+    kernels.gate.set()
+    assert background.wait(10)
+    for _ in range(2):
+        assert program.run() == [True, True]
+    assert len(log.compiles()) == 3
+    assert (kernels.begun[0], set(kernels.begun[1:])) == ("addmm+addmm_1", LINKS)
+    assert sum(fallbacks.counts().values()) == 1
+
+
+def test_what_has_no_links_to_build_is_not_compiled_again(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All kernels call the binding: without it links have none either."""
+    monkeypatch.setenv("COMFUSE_JIT", "background")
+    names_of = kernels.names_of
+    kernels.names_of = lambda region: [BINDING, *names_of(region)]
+    kernels.built.add("addmm+addmm_1")
+    refuse(kernels, tmp_path, BINDING)
+    program = Program()
+    for _ in range(2):
+        assert program.run() == [False, False]
+        assert background.wait(10)
+    assert len(log.compiles()) == 1
