@@ -91,8 +91,7 @@ def _decided(
 def _chosen(found: Found, policy: Policy) -> tuple[list[tuple[Found, Verdict]], list[Verdict]]:
     """The longest region of a candidate that pays, with its verdict; the whole of it where none does.
 
-    Of two GEMMs side by side each may have a region instead, or a verdict that says why it has none; so may
-    each link of a chain.
+    Of two GEMMs side by side each may have a region instead, or a verdict that says why it has none.
     """
     whole = found, choose.verdict(found, policy)
     if whole[1].fused:
@@ -102,8 +101,6 @@ def _chosen(found: Found, policy: Policy) -> tuple[list[tuple[Found, Verdict]], 
         verdict = choose.verdict(shorter, policy)
         if verdict.fused:
             return [(shorter, verdict)], []
-    if found.candidate.links:
-        return _apart(found, policy, whole[1].reason)
     if found.candidate.alone is not None:
         regions, left = _alone(found, policy)
         if any(verdict.fused for _, verdict in regions):

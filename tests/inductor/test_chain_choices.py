@@ -21,6 +21,7 @@ from comfuse.generator.plan.chain import MARGIN, plan_chain
 from comfuse.generator.plan.gpus import find
 from comfuse.generator.spec import DType
 from comfuse.inductor import choose, estimate, jit, log, measured
+from comfuse.inductor.candidate import Found
 from comfuse.inductor.lowerer import lowered
 from comfuse.inductor.measured import Kind, Row
 from comfuse.inductor.policy import Policy
@@ -91,6 +92,46 @@ def test_by_default(m: int, k: int, h: int, n: int, reason: str) -> None:
     for one, other in ((first, "addmm_1"), (second, "addmm")):
         assert one.apart.startswith(f"no chain with {other}: ") == bool(reason)
         assert reason in one.apart
+
+
+def test_a_pair_that_no_kernel_runs_keeps_no_other_from_it() -> None:
+    """Though what is between its GEMMs is the wider."""
+    layers = nn.Linear(1024, 256), nn.GELU(), nn.Linear(256, 128), nn.GELU(), nn.Linear(128, 64)
+    model = nn.Sequential(*layers).bfloat16().eval().to("meta")
+    with torch.no_grad():
+        first, second, third = verdicts_of(model, rows(65536, columns=1024).to("meta"))
+    assert [v.chain for v in (first, second, third)] == [(), ("addmm_2",), ("addmm_1",)]
+    assert first.apart.startswith("no chain with addmm_1: no shape fits: ")
+    assert (second.apart, third.apart) == ("", "")
+
+
+@pytest.mark.parametrize("slow, chained", [((), "110"), ((H,), "011"), ((D, H), "000")])
+def test_a_pair_that_does_not_pay_keeps_no_other_from_it(
+    slow: tuple[int, ...], chained: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide = choose.verdict
+
+    def verdict(region: Found, policy: Policy) -> Verdict:
+        decided = decide(region, Policy(force=True, gpu="h200"))
+        is_slow = len(region.lowered.links) > 1 and region.lowered.links[0].spec.n in slow
+        return replace(decided, fused=False, reason="too slow") if is_slow else decided
+
+    monkeypatch.setattr(choose, "verdict", verdict)
+
+    def program(x: Tensor, w0: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
+        return F.relu(F.relu(F.relu(x @ w0.t()) @ w1.t()) @ w2.t())
+
+    verdicts = verdicts_of(program, rows(ROWS), *weights(H, D, H))
+    assert "".join(str(int(bool(v.chain))) for v in verdicts) == chained
+    said = [v.apart.removeprefix("no chain with ") for v in verdicts]
+    if not slow:
+        assert said == ["", "", "mm_1: mm and mm_1 are one"]
+    elif chained == "011":
+        assert said == ["mm_1: too slow", "", ""]
+    else:
+        assert said[0] == "mm_1: too slow"
+        assert said[2] == "mm_1: too slow"
+        assert said[1].endswith(": too slow")
 
 
 def test_links_alone_where_they_are_faster() -> None:

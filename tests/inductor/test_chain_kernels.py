@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from comfuse import fallbacks
 from comfuse.build.binding import NAME as BINDING
 from comfuse.errors import BuildError, PlanError
-from comfuse.inductor import background, log, run
+from comfuse.inductor import background, choose, log, run
 from comfuse.inductor.candidate import Found
 from comfuse.inductor.entrances import enable
+from comfuse.inductor.policy import Policy
+from comfuse.inductor.verdict import Verdict
 from tests.inductor.chain_models import MLP, ROWS, D, EdgeBlock, H, error, half, inputs, rows
 from tests.inductor.interpreted import interpreted
 from tests.inductor.kernels import Kernels, kernels
@@ -126,6 +128,20 @@ def test_links_run_apart_where_the_tensors_gpu_has_no_kernel_of_both(
     (((where, reason), count),) = fallbacks.counts().items()
     assert (where, count) == ("torch.compile", 1)
     assert "a kernel for each GEMM is faster" in reason
+
+
+def test_a_bug_in_deciding_on_a_chain_costs_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    decide = choose.verdict
+
+    def broken(region: Found, policy: Policy) -> Verdict:
+        if len(region.lowered.links) > 1:
+            raise ZeroDivisionError("broken")
+        return decide(region, policy)
+
+    monkeypatch.setattr(choose, "verdict", broken)
+    assert compiled_two() == {D: [False, True], H: [False]}
+    (reason,) = {v.reason for v in log.compiles()[-1] if not v.fused}
+    assert reason == "a bug in ComFuse: ZeroDivisionError: broken"
 
 
 def test_a_bug_in_taking_a_chain_apart_costs_the_chain(
