@@ -87,7 +87,7 @@ def load(path: PathLike, **runner: Any) -> Any:
     Raises:
         FileNotFoundError: there is no package.
         LoadError: it cannot be read, or a kernel cannot run here: it is in no library, or for
-            another kind of GPU; says what to do.
+            another kind of GPU; says what to do.  Chains under ``COMFUSE_CHAINS=0`` need none.
     """
     made = package.read(Path(path))
     folders.add(kernels_of(path))
@@ -111,8 +111,8 @@ def _check(made: Package, device: int) -> None:
 def _missing(made: Package, device: int) -> Iterator[str]:
     """Why kernels cannot run; registers those that can.
 
-    What the planner refuses for some number of rows is none of them: it falls back when it is called, as
-    anywhere.
+    What the settings turn off, or the planner refuses for some number of rows, is none of them: it falls back
+    when it is called, as anywhere.
     """
     unsupported = resolver.unsupported_gpu(device)
     if unsupported:
@@ -129,6 +129,8 @@ def _missing(made: Package, device: int) -> Iterator[str]:
 
 
 def _is_planned(program: FusedSpec | ChainSpec, gpu: str, hint: int | None) -> bool:
+    if resolver.turned_off(program):
+        return False
     try:
         tuned.plan(program, gpu, hint)
     except PlanError:

@@ -3,7 +3,7 @@
 The data flows one way::
 
     contest.find      graph -> candidates: connected parts around GEMMs that the front end takes, those that
-                      follow each other joined (chains.join)
+                      follow each other joined where one kernel pays (chains.join)
     lowerer.lowered   candidate -> found: its spec, and which of its inputs and outputs are what of it
     choose.verdict    found -> verdict: faster than what TorchInductor makes of it, or left
     jit.settle        verdicts -> verdicts, where kernels are built or cannot be

@@ -39,11 +39,13 @@ class _Compiled:
     Attributes:
         flag: the global of this module that it is guarded by.
         waits: names of the kernels that are not built yet.
-        gained: whether one that it waited for was built.
+        replaceable: names of those in whose place others are built where they fail.
+        gained: whether one that it waited for was built, or others may be in its place.
     """
 
     flag: str
     waits: set[str] = field(default_factory=set)
+    replaceable: set[str] = field(default_factory=set)
     gained: bool = False
 
 
@@ -58,11 +60,11 @@ _LAST: dict[Any, _Compiled] = {}  # by TorchDynamo's compile id, which begins an
 _NUMBERS = itertools.count()
 
 
-def start(tasks: Iterable[Task[Any]]) -> dict[str, str]:
+def start(tasks: Iterable[Task[Any]], replaceable: Iterable[str] = ()) -> dict[str, str]:
     """Begins with builds that are not under way yet.  Why the kernel of each is not there now, by its name.
 
-    The function that TorchDynamo is compiling in this thread is compiled again when they have ended.  Its
-    backward pass counts as the same function.
+    The function that TorchDynamo is compiling in this thread is compiled again when they have ended, if one
+    was built, or one of ``replaceable`` failed.  Its backward pass counts as the same function.
     """
     global _THREADS
     tasks = list(tasks)
@@ -75,6 +77,7 @@ def start(tasks: Iterable[Task[Any]]) -> dict[str, str]:
         waits = {task.name for task in tasks if task.name in _UNDER_WAY}
         if compiled is not None and waits:
             compiled.waits |= waits
+            compiled.replaceable |= waits.intersection(replaceable)
             _WAITING.append(compiled)
         while min(jobs_that_fit(), len(_UNDER_WAY)) > _THREADS:
             _THREADS += 1
@@ -168,7 +171,7 @@ def _end(name: str, failure: str | None) -> None:
         for compiled in _WAITING:
             if name in compiled.waits:
                 compiled.waits.discard(name)
-                compiled.gained |= failure is None
+                compiled.gained |= failure is None or name in compiled.replaceable
                 if not compiled.waits and compiled.gained:
                     _RAISING += 1
                     threading.Thread(target=_raise, args=(compiled.flag,), daemon=True).start()

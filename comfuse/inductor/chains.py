@@ -12,10 +12,12 @@ from torch.fx import Node
 
 from comfuse.frontend.errors import TraceError
 from comfuse.frontend.views import is_view
+from comfuse.inductor import choose
 from comfuse.inductor.candidate import Candidate
 from comfuse.inductor.lowerer import lowered
 from comfuse.inductor.nodes import bytes_of, factors, source, tensor
 from comfuse.inductor.part import Order
+from comfuse.inductor.policy import Policy
 from comfuse.ops.resolver import turned_off
 
 
@@ -65,12 +67,20 @@ class Pair:
                     return _stored(node, user)
         return ""
 
-    def refused(self, order: Order) -> str:
-        """Why no kernel runs both, or nothing."""
+    def refused(self, order: Order, policy: Policy) -> str:
+        """Why no kernel runs both, or none that pays; or nothing."""
         try:
-            return turned_off(lowered(self.joined(order)).lowered.spec)
+            found = lowered(self.joined(order))
         except TraceError as e:
             return e.reason
+        off = turned_off(found.lowered.spec)
+        if off:
+            return off
+        try:
+            verdict = choose.verdict(found, policy)
+        except Exception:  # a bug, which shows again where it costs no more than this region
+            return ""
+        return "" if verdict.fused else verdict.reason
 
     def _multiplies(self, user: Node, read: Node) -> bool:
         """Whether a node is a GEMM behind the middle, and what it reads no more than its left factor."""
@@ -78,8 +88,10 @@ class Pair:
         return is_left and sum(x is read for x in user.args) == 1
 
 
-def join(parts: Sequence[Candidate], order: Order) -> tuple[list[Candidate], dict[str, str]]:
+def join(parts: Sequence[Candidate], order: Order, policy: Policy) -> tuple[list[Candidate], dict[str, str]]:
     """The chains among parts that do not overlap, those that save most first; none holds a part twice.
+
+    One that does not become a kernel is none, so that it keeps its parts from no other.
 
     Returns:
         The chains; and for GEMMs that are in none, by name, why not.
@@ -90,7 +102,7 @@ def join(parts: Sequence[Candidate], order: Order) -> tuple[list[Candidate], dic
         other = next((c for c in found if pair.first in c.links or pair.second in c.links), None)
         reason = pair.stored()
         if not reason:
-            reason = f"{_names(other.anchors)} are one" if other is not None else pair.refused(order)
+            reason = f"{_names(other.anchors)} are one" if other is not None else pair.refused(order, policy)
         if reason:
             reasons |= apart(pair.first, pair.second, reason)
         else:

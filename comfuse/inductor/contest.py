@@ -3,7 +3,7 @@
 Each GEMM, or two side by side, is offered what depends on it.  Parts that overlap are settled in the order of
 the bytes that they save, of two equal ones the later first, so that the result of the earlier GEMM enters as
 a tile; the others grow again around what is settled.  In the end parts that follow each other are joined to
-chains, also those that are not worth a kernel of their own.
+chains where one kernel pays, also those that are not worth a kernel of their own.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Contest:
     def __init__(self, graph: Graph, policy: Policy, notes: Mapping[Node, str]) -> None:
         self._field = Field.of(graph)
         self._notes = notes
-        self._force = policy.force
+        self._policy = policy
         self._anchors = [node for node in graph.nodes if is_anchor(node)]
         self._candidates: list[Candidate] = []
         self._verdicts: list[Verdict] = []
@@ -131,7 +131,7 @@ class _Contest:
         return self._ended(absorb(self._field, grow(self._field, anchors)))
 
     def _ended(self, part: Part) -> _Ended:
-        if self._force:
+        if self._policy.force:
             part = strip(part)
             return _Ended(part, saved(self._field, part))
         return _Ended(*trim(self._field, part))
@@ -153,7 +153,7 @@ class _Contest:
 
     def _join(self) -> None:
         """Makes chains of parts that follow each other; others learn why they are none."""
-        joined, apart = chains.join([*self._candidates, *self._bare()], self._field.order)
+        joined, apart = chains.join([*self._candidates, *self._bare()], self._field.order, self._policy)
         inside = {anchor.name for chain in joined for anchor in chain.anchors}
         others = [replace(c, apart=apart.get(c.anchors[0].name, "")) for c in self._candidates]
         chained = [self._with_links(chain) for chain in joined]
@@ -235,7 +235,7 @@ class _Contest:
         work = [node for node in part.behind if node not in part.anchors and not is_free(node)]
         if not work:
             return "nothing to fuse behind it"
-        if self._force:
+        if self._policy.force:
             return ""
         if all(_is_bias(node, part) for node in work) and len(work) <= len(part.anchors):
             return "nothing to fuse behind it but a bias"

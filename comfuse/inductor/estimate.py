@@ -90,16 +90,14 @@ def _of_chain(chain: ChainSpec, m: int, gpu: Gpu, template: bool) -> Estimate:
 
 
 def _of_one(spec: FusedSpec, m: int, gpu: Gpu, template: bool, gemm: float | None = None) -> Estimate:
-    """``gemm``: of a link, what is known of the chain's products together."""
+    """``gemm``: of a link, the factor of the chain's class for the library; its own kernel has its own."""
     kernels = stages(spec)
     plans = tuple(plan(stage.spec, gpu, max(m, 1)) for stage in kernels)
     kind = kind_of(plans)
     library = _library_us(spec, max(m, 1), gpu)
     correction = measured.correction(kind, spec.n, spec.k)
-    if gemm is not None:
-        correction = replace(correction, gemm=gemm)
     fused = sum(correction.fused_us(p.predicted_us, m * spec.n) for p in plans)
-    gemms = spec.products * library * correction.gemm
+    gemms = spec.products * library * (correction.gemm if gemm is None else gemm)
     unfused = gemms + sum(_kernels_us(stage, m, gpu) for stage in kernels)
     if template and kind in (Kind.ELEMENTWISE, Kind.TWO_PRODUCTS):
         unfused = min(unfused, _TEMPLATE_SHARE * gemms + 1e6 * _template_bytes(spec, m) / gpu.bandwidth)

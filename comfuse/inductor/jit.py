@@ -9,7 +9,7 @@ its call never runs the float32 reference.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,35 +40,54 @@ def settle(chosen: Sequence[tuple[Found, Verdict]], policy: Policy, *, build: bo
     """The verdicts of a graph's regions, once it is known which of their kernels are there to run.
 
     Builds what is missing where the JIT mode says so; without ``build``, takes for built what it would
-    build.  A region whose kernels cannot be had is left to TorchInductor, with the compiler's message, and
-    counted as a fallback.
+    build.  A region whose kernels cannot be had is left to TorchInductor, with the message of the planner or
+    the compiler, and counted as a fallback.
 
     Raises:
         ToolchainError: there is no compiler, and the mode is ``require``.
-        FallbackError: a kernel cannot be built, and ``COMFUSE_STRICT`` is 1.
+        FallbackError: a kernel cannot be planned or built, or may not be, and ``COMFUSE_STRICT`` is 1.
         KeyboardInterrupt: the builds under way have been ended.
     """
     mode = policy.jit or settings.jit()
     if not build and mode != "off":
         return [verdict for _, verdict in chosen]
-    on_gpu = [i for i, (found, verdict) in enumerate(chosen) if verdict.fused and runs_on_gpu(found)]
-    tasks = {i: tasks_of(chosen[i][0]) for i in on_gpu}
+    verdicts = [verdict for _, verdict in chosen]
+    tasks: dict[int, dict[str, Task[Any] | None]] = {}  # of regions on a GPU, by place
+    for i, (found, verdict) in enumerate(chosen):
+        if verdict.fused and runs_on_gpu(found):
+            try:
+                tasks[i] = tasks_of(found)
+            except ComFuseError as e:  # the GPU, or what was calibrated of it, is not the one decided for
+                verdicts[i] = _left(verdict, str(e))
     missing = {name: one for needed in tasks.values() for name, one in needed.items() if one is not None}
     reasons: dict[str, str] = {}  # why a kernel is not there, by its name
     if mode == "background":
-        reasons = background.start(missing.values())
+        reasons = background.start(missing.values(), _of_chains(chosen, tasks))
     elif mode == "off":
         reasons = {name: f"{name} is not built, and COMFUSE_JIT is off" for name in missing}
     elif missing:
         reasons = _build(tuple(missing.values()), required=mode == "require")
-    verdicts = [verdict for _, verdict in chosen]
     for i, needed in tasks.items():
-        reason = next((reasons[name] for name in needed if name in reasons), "") or _unregistered(
-            chosen[i][0]
-        )
+        reason = next((reasons[name] for name in needed if name in reasons), "")
+        if reason and mode == "off" and build:  # builds count their own failures
+            fallbacks.record("torch.compile", reason)
+        reason = reason or _unregistered(chosen[i][0])
         if reason:
             verdicts[i] = replace(verdicts[i], fused=False, reason=reason)
     return verdicts
+
+
+def _left(verdict: Verdict, reason: str) -> Verdict:
+    """The verdict of a region that has no kernel for a reason, which is counted."""
+    fallbacks.record("torch.compile", reason)
+    return replace(verdict, fused=False, reason=reason)
+
+
+def _of_chains(chosen: Sequence[tuple[Found, Verdict]], tasks: Mapping[int, Iterable[str]]) -> set[str]:
+    """The kernels without which links have kernels of their own."""
+    return {name for i, needed in tasks.items() if chosen[i][0].candidate.links for name in needed} - {
+        BINDING
+    }
 
 
 def runs_on_gpu(found: Found) -> bool:

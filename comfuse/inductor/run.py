@@ -31,7 +31,7 @@ def run(graph: Graph, policy: Policy, *, build: bool = True) -> list[Verdict]:
     logged and counted (:mod:`comfuse.fallbacks`).
 
     Raises:
-        FallbackError: there is a bug, or a kernel cannot be built, and ``COMFUSE_STRICT`` is 1.
+        FallbackError: there is a bug, or a kernel cannot or may not be built, and ``COMFUSE_STRICT`` is 1.
         ToolchainError: there is no compiler, and ``COMFUSE_JIT`` is ``require``.
     """
     try:
@@ -91,8 +91,7 @@ def _decided(
 def _chosen(found: Found, policy: Policy) -> tuple[list[tuple[Found, Verdict]], list[Verdict]]:
     """The longest region of a candidate that pays, with its verdict; the whole of it where none does.
 
-    Of two GEMMs side by side each may have a region instead, or a verdict that says why it has none; so may
-    each link of a chain.
+    Of two GEMMs side by side each may have a region instead, or a verdict that says why it has none.
     """
     whole = found, choose.verdict(found, policy)
     if whole[1].fused:
@@ -102,8 +101,6 @@ def _chosen(found: Found, policy: Policy) -> tuple[list[tuple[Found, Verdict]], 
         verdict = choose.verdict(shorter, policy)
         if verdict.fused:
             return [(shorter, verdict)], []
-    if found.candidate.links:
-        return _apart(found, policy, whole[1].reason)
     if found.candidate.alone is not None:
         regions, left = _alone(found, policy)
         if any(verdict.fused for _, verdict in regions):
@@ -143,8 +140,14 @@ def _settled(
     for (found, before), verdict in zip(chosen, jit.settle(chosen, policy, build=build), strict=True):
         is_lost = before.fused and not verdict.fused and verdict.reason != background.BUILDING
         if found.candidate.links and is_lost:
-            links, others = _apart(found, policy, verdict.reason)
-            verdicts = jit.settle(links, policy, build=build)
+            try:
+                links, others = _apart(found, policy, verdict.reason)
+                verdicts = jit.settle(links, policy, build=build)
+            except (FallbackError, ToolchainError):  # which the user asked for
+                raise
+            except Exception as e:
+                left += _left_after(e, found.candidate, found)
+                continue
             settled += zip((link for link, _ in links), verdicts, strict=True)
             left += others
         else:

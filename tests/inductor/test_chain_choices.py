@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,13 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comfuse import fallbacks
+from comfuse.errors import PlanError
 from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec, parse_program
 from comfuse.generator.plan.chain import MARGIN, plan_chain
 from comfuse.generator.plan.gpus import find
 from comfuse.generator.spec import DType
-from comfuse.inductor import background, choose, estimate, jit, log, measured
-from comfuse.inductor.entrances import enable
+from comfuse.inductor import choose, estimate, jit, log, measured
+from comfuse.inductor.candidate import Found
 from comfuse.inductor.lowerer import lowered
 from comfuse.inductor.measured import Kind, Row
 from comfuse.inductor.policy import Policy
@@ -31,14 +33,12 @@ from tests.inductor.chain_models import (
     D,
     EdgeBlock,
     H,
-    error,
     half,
     inputs,
     rows,
     weights,
 )
 from tests.inductor.graphs import found
-from tests.inductor.interpreted import interpreted
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +94,46 @@ def test_by_default(m: int, k: int, h: int, n: int, reason: str) -> None:
         assert reason in one.apart
 
 
+def test_a_pair_that_no_kernel_runs_keeps_no_other_from_it() -> None:
+    """Though what is between its GEMMs is the wider."""
+    layers = nn.Linear(1024, 256), nn.GELU(), nn.Linear(256, 128), nn.GELU(), nn.Linear(128, 64)
+    model = nn.Sequential(*layers).bfloat16().eval().to("meta")
+    with torch.no_grad():
+        first, second, third = verdicts_of(model, rows(65536, columns=1024).to("meta"))
+    assert [v.chain for v in (first, second, third)] == [(), ("addmm_2",), ("addmm_1",)]
+    assert first.apart.startswith("no chain with addmm_1: no shape fits: ")
+    assert (second.apart, third.apart) == ("", "")
+
+
+@pytest.mark.parametrize("slow, chained", [((), "110"), ((H,), "011"), ((D, H), "000")])
+def test_a_pair_that_does_not_pay_keeps_no_other_from_it(
+    slow: tuple[int, ...], chained: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide = choose.verdict
+
+    def verdict(region: Found, policy: Policy) -> Verdict:
+        decided = decide(region, Policy(force=True, gpu="h200"))
+        is_slow = len(region.lowered.links) > 1 and region.lowered.links[0].spec.n in slow
+        return replace(decided, fused=False, reason="too slow") if is_slow else decided
+
+    monkeypatch.setattr(choose, "verdict", verdict)
+
+    def program(x: Tensor, w0: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
+        return F.relu(F.relu(F.relu(x @ w0.t()) @ w1.t()) @ w2.t())
+
+    verdicts = verdicts_of(program, rows(ROWS), *weights(H, D, H))
+    assert "".join(str(int(bool(v.chain))) for v in verdicts) == chained
+    said = [v.apart.removeprefix("no chain with ") for v in verdicts]
+    if not slow:
+        assert said == ["", "", "mm_1: mm and mm_1 are one"]
+    elif chained == "011":
+        assert said == ["mm_1: too slow", "", ""]
+    else:
+        assert said[0] == "mm_1: too slow"
+        assert said[2] == "mm_1: too slow"
+        assert said[1].endswith(": too slow")
+
+
 def test_links_alone_where_they_are_faster() -> None:
     """Each block of rows would read large weights again."""
 
@@ -116,6 +156,21 @@ def test_a_chain_is_compared_with_the_better_of_each_link() -> None:
     apart = [lowered(link).lowered.spec for link in graph.candidates[0].links]
     each = [estimate._of_one(link, 65536, find("h200"), False, gemm) for link in apart]  # type: ignore[arg-type]
     assert times.unfused_us == pytest.approx(sum(min(e.fused_us, e.unfused_us) for e in each))
+
+
+@pytest.mark.parametrize("k", [64, 128, 256])
+@pytest.mark.parametrize("m", [4096, 65536])
+def test_no_chain_is_expected_to_be_slower_than_its_links(m: int, k: int) -> None:
+    """Those that ComFuse would run, as they are predicted where no chain is in question."""
+    for h, n, norm in itertools.product((64, 256, 1024), (64, 128, 256), (None, "layernorm")):
+        chain = catalog.mlp(n, k, h, DType.BF16, b0=DType.BF16, b1=DType.BF16, norm=norm)
+        try:
+            times = estimate.estimate(chain, m)
+        except PlanError:
+            continue
+        if times.fused_us < MARGIN * times.unfused_us:
+            apart = sum(estimate.estimate(link, m).fused_us for link in chain.links)
+            assert times.fused_us < MARGIN * apart, (h, n, norm)
 
 
 def test_it_has_to_be_clearly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,43 +231,3 @@ def test_its_kernel_is_that_of_the_chain(monkeypatch: pytest.MonkeyPatch) -> Non
     (source,) = jit.sources(region)
     assert source.plan == plan_chain(region.lowered.spec, "h200", resolver.m_class(ROWS))  # type: ignore[arg-type]
     assert source.name.startswith("cf_sm90_chain_bf16_")
-
-
-@pytest.mark.parametrize(
-    "mode, gone, fused",
-    [
-        ("off", "chain", True),  # a library of single layers
-        ("off", "", False),
-        ("auto", "chain", True),  # its kernel is refused by the compiler
-        ("background", "chain", False),  # the model is compiled again soon
-    ],
-)
-def test_links_run_apart_where_the_kernel_of_both_cannot_be_had(
-    mode: str, gone: str, fused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[list[int]] = []
-
-    def settle(chosen: Any, policy: Policy, *, build: bool) -> list[Verdict]:
-        asked.append([len(found.lowered.links) for found, _ in chosen])
-        reason = background.BUILDING if mode == "background" else "it is not there"
-        there = [gone == "chain" and len(found.lowered.links) == 1 for found, _ in chosen]
-        verdicts = [verdict for _, verdict in chosen]
-        return [
-            v if has else replace(v, fused=False, reason=reason)
-            for v, has in zip(verdicts, there, strict=True)
-        ]
-
-    monkeypatch.setattr(jit, "settle", settle)
-    torch._dynamo.reset()
-    model, x = half(EdgeBlock()), inputs(EdgeBlock(), 32, 128)
-    with enable(force=True, gpu="h200"), torch.no_grad():
-        y = torch.compile(model, backend=interpreted, fullgraph=True)(*x)
-    exact = half(EdgeBlock()).double()(*(t.double() for t in x))
-    assert error(y, exact) <= max(2 * error(model(*x), exact), 2**-8)
-    verdicts = log.verdicts()
-    assert [v.fused for v in verdicts] == [fused, fused]
-    assert [v.chain for v in verdicts] == [(), ()]
-    assert asked == ([[2]] if mode == "background" else [[2], [1, 1]])
-    if mode != "background":
-        assert verdicts[0].apart == "no chain with addmm_1: it is not there"
-        assert verdicts[1].apart == "no chain with addmm: it is not there"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,9 +15,7 @@ from torch import Tensor
 from torch.fx import Graph
 
 from comfuse import fallbacks
-from comfuse.build.parallel import Task
-from comfuse.build.progress import BuildEvent, Progress
-from comfuse.errors import BuildError, ComFuseError, FallbackError, ToolchainError
+from comfuse.errors import BuildError, FallbackError, ToolchainError
 from comfuse.inductor import background, choose, jit
 from comfuse.inductor.candidate import Found
 from comfuse.inductor.hook import ComFusePass
@@ -25,52 +24,13 @@ from comfuse.inductor.policy import Policy
 from comfuse.inductor.replace import replace
 from comfuse.inductor.verdict import Verdict
 from tests.inductor.interpreted import interpreted
+from tests.inductor.kernels import Kernels, kernels
 from tests.inductor.regions import behind, found, half, products
+
+__all__ = ["kernels"]
 
 aten = torch.ops.aten
 FORCED = Policy(force=True, gpu="h200")
-
-
-class Kernels:
-    """Stands for the cache and the compiler: what is built, and how long or how badly a build goes."""
-
-    def __init__(self) -> None:
-        self.names = ["one", "two"]
-        self.built: set[str] = set()
-        self.begun: list[str] = []
-        self.errors: dict[str, ComFuseError] = {}
-        self.gate = threading.Event()  # builds do not end before it is set
-        self.gate.set()
-
-    def tasks_of(self, region: Found) -> dict[str, Task[Any] | None]:
-        return {n: None if n in self.built else Task(n, lambda p, n=n: self._build(n, p)) for n in self.names}
-
-    def _build(self, name: str, progress: Progress) -> None:
-        self.begun.append(name)
-        began = time.monotonic()
-        while not self.gate.wait(0.005):
-            progress(BuildEvent(name, "compiling", time.monotonic() - began))
-        if name in self.errors:
-            progress(BuildEvent(name, "failed", time.monotonic() - began))
-            raise self.errors[name]
-        self.built.add(name)
-        progress(BuildEvent(name, "done", time.monotonic() - began))
-
-
-@pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
-    """Every region is on a GPU, and its kernels are those of the fake."""
-    fake = Kernels()
-    monkeypatch.setattr(jit, "runs_on_gpu", lambda region: True)
-    monkeypatch.setattr(jit, "tasks_of", fake.tasks_of)
-    monkeypatch.setattr(jit, "_unregistered", lambda region: "")
-    monkeypatch.setattr(background, "_FAILED", {})
-    monkeypatch.setattr(jit, "_REFUSED", {})
-    fallbacks.reset()
-    yield fake
-    fake.gate.set()
-    assert background.wait(10)
-    fallbacks.reset()
 
 
 def norm(x: Tensor, w: Tensor) -> Tensor:
@@ -118,14 +78,27 @@ def test_what_is_built_is_not_built_again(kernels: Kernels, region: tuple[Found,
     assert kernels.begun == []
 
 
-def test_off_leaves_what_is_not_built(kernels: Kernels, region: tuple[Found, Verdict]) -> None:
+def test_off_leaves_what_is_not_built(
+    kernels: Kernels,
+    region: tuple[Found, Verdict],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "comfuse"):
+        verdict = settle(region, "off")  # neither is built
     kernels.built.add("one")
-    verdict = settle(region, "off")
     assert not verdict.fused
-    assert verdict.reason == "two is not built, and COMFUSE_JIT is off"
+    assert verdict.reason == "one is not built, and COMFUSE_JIT is off"
     assert verdict.spec == region[1].spec
     assert kernels.begun == []
-    assert fallbacks.counts() == {}  # it was asked for
+    assert fallbacks.counts() == {("torch.compile", verdict.reason): 1}
+    assert caplog.messages == [f"torch.compile: not fused: {verdict.reason}"]
+    (shown,) = jit.settle([region], Policy(jit="off"), build=False)
+    assert shown.reason == "two is not built, and COMFUSE_JIT is off"
+    assert sum(fallbacks.counts().values()) == 1  # what is only shown does not run
+    monkeypatch.setenv("COMFUSE_STRICT", "1")
+    with pytest.raises(FallbackError, match="two is not built"):
+        settle(region, "off")
 
 
 def test_the_mode_is_that_of_the_environment(

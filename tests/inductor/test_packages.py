@@ -247,6 +247,20 @@ class TestLoadingOnAGpu:
         path = write(tmp_path / "model.pt2", {catalog.linear(128, 63, BF16).text(): ANY})
         assert comfuse.load(path) == str(path)
 
+    @pytest.mark.parametrize("strict", ["0", "1"])
+    def test_chains_that_are_turned_off_are_not_missing(
+        self, strict: str, tmp_path: Path, gpu: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They fall back, or raise, when they are called; the other kernels are at hand."""
+        path = write(tmp_path / "model.pt2", {LINEAR: [300], CHAIN: [300]})
+        builder.build_library([catalogue.read(str(path))], deploy.kernels_of(path))
+        monkeypatch.setenv("COMFUSE_CHAINS", "0")
+        monkeypatch.setenv("COMFUSE_STRICT", strict)
+        assert comfuse.load(path) == str(path)
+        assert gpu == [(129, 512)]
+        answer = resolver.resolve(CHAIN, 300, 0)
+        assert "COMFUSE_CHAINS is 0" in (resolver.refusal(CHAIN, 512, 0) if answer == 1 else str(answer))
+
     def test_another_gpu(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = write(tmp_path / "model.pt2", {LINEAR: ANY})
         monkeypatch.setattr(resolver, "unsupported_gpu", lambda device: "A100 has compute capability 8.0")
