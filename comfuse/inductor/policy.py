@@ -14,7 +14,8 @@ class Policy:
     """What is fused, and for which GPU.
 
     Attributes:
-        force: fuse whatever one kernel can do, also where it is not expected to pay.
+        force: fuse whatever one kernel can do, also where it is not expected to pay.  Two layers become one
+            kernel only where that is predicted to be faster than one for each.
         gpu: the planner's name of the GPU; None: that of the current CUDA device, ``"h200"`` where there is
             none.
         jit: as ``COMFUSE_JIT``; None: what the environment says.
