@@ -89,14 +89,14 @@ class Writer:
             definition = f"{before}{self._fitted(i, used)}{after}"
             if definition not in self._definitions:
                 self._definitions[definition] = self.unique(name)
-                self.lines.append(f"using {self._definitions[definition]} = {definition};")
+                self.lines += layout.alias(self._definitions[definition], definition)
             self._aliases[i] = self._definitions[definition]
         return self.text(i)
 
     def declare(self, name: str, i: int, before: str, after: str) -> None:
         """An alias for something made of node ``i``."""
         text = self._fitted(i, len(f"using {name} = {before}{after};"))
-        self.lines.append(f"using {name} = {before}{text}{after};")
+        self.lines += layout.alias(name, f"{before}{text}{after}")
 
     def text(self, i: int) -> str:
         """A node as a C++ type, in this phase: by its name if it has one."""

@@ -18,6 +18,12 @@ def declaration(name: str, template: str, arguments: list[str]) -> list[str]:
     return min(below, here, key=lambda lines: (_overflows(lines), len(lines)))
 
 
+def alias(name: str, definition: str) -> list[str]:
+    """``using name = definition;``, in two lines if it is too long for one."""
+    line = f"using {name} = {definition};"
+    return [line] if len(line) <= COLUMNS else [f"using {name} =", f"    {definition};"]
+
+
 def fits_an_argument(text: str, template: str) -> bool:
     """Whether :func:`declaration` can place this argument of ``template`` within the columns."""
     return len(f"    {template}<{text}>;") <= COLUMNS
