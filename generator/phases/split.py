@@ -182,7 +182,8 @@ class Splitter:
         )
 
     def _tiles(self, evaluated: list[int], targets: tuple[int, ...]) -> tuple[int, ...]:
-        read = [j for i in evaluated for j in self.spec.nodes[i].inputs]
+        # What a reduction that is read has reduced was read in another phase.
+        read = [j for i in evaluated if axis(self.spec, i) is None for j in self.spec.nodes[i].inputs]
         loads = [j for j in (*read, *targets) if self.spec.nodes[j].op == "load"]
         operands = [self.spec.nodes[j].operand for j in loads if self.spaces[j] is Space.TILE]
         return tuple(dict.fromkeys(o for o in operands if o is not None))

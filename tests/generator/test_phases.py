@@ -347,3 +347,10 @@ def test_how_tiles_lie_is_said() -> None:
     how = "in runs of 8 columns where a launch's strides allow it"
     assert f"position: read by the threads from global memory, {how}" in said
     assert f"y: stored at any strides, {how}" in said
+
+
+def test_a_phase_loads_no_tile_that_another_has_reduced() -> None:
+    b = SpecBuilder(8, 64, DType.BF16)
+    t, total = b.load("t", Space.TILE, DType.BF16), b.op("row_sum", b.gemm())
+    b.output("y", b.op("add", b.op("col_sum", t), total), DType.BF16)
+    assert [phase.tiles for phase in split(normalize(b.spec())).phases] == [(0,), ()]
