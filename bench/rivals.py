@@ -133,13 +133,10 @@ def cutlass_is_ready() -> None:
         SilentlyOffError: Inductor cannot import it, and would warn and go on without.
     """
     from torch._inductor import config
+    from torch._inductor.codegen.cutlass.utils import try_import_cutlass
 
     if not (Path(config.cutlass.cutlass_dir) / "python" / "cutlass_library").is_dir():
         config.cutlass.cutlass_dir = str(cutlass_folder())
-    try:
-        from torch._inductor.codegen.cutlass.utils import try_import_cutlass
-    except ImportError:  # before torch 2.12
-        from torch._inductor.codegen.cuda.cutlass_utils import try_import_cutlass
     if not try_import_cutlass():
         raise SilentlyOffError(f"Inductor cannot import CUTLASS from {config.cutlass.cutlass_dir}")
 
