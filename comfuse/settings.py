@@ -106,8 +106,8 @@ STRICT: Variable[bool] = Variable(
 )  # fmt: skip
 CHAINS: Variable[bool] = Variable(
     "COMFUSE_CHAINS", _boolean, lambda: True, "0 or 1",
-    "0: never run two GEMMs back to back as one kernel; each gets a kernel of its own.  Set it before the first "
-    "call of such a program",
+    "0: never run two GEMMs back to back as one kernel; each gets a kernel of its own.  To be set before "
+    "such a program is first called",
 )  # fmt: skip
 LOG: Variable[str] = Variable(
     "COMFUSE_LOG", _choice("debug", "info", "warning", "error"), lambda: "warning",
