@@ -288,7 +288,7 @@ def test_the_fastest_of_the_plans_that_were_timed_together_comes_first() -> None
             if p.measured_us > 1.01 * best.measured_us and p.plan != best.plan:
                 compared += 1
                 assert best.predicted_us < p.predicted_us, (best.workload, best.plan, p.plan)
-    assert compared > 30
+    assert compared >= 30
 
 
 def test_of_the_chains_that_were_timed_together_one_of_the_fastest_is_chosen() -> None:
