@@ -79,8 +79,8 @@ struct HalfGeluOfQuadruple {
 };
 struct GeluTanhOfDouble {
   static CF_HD float apply(float h) {
-    constexpr float kLinear = 2.0f * 0.79788456f, kCubic = 8.0f * 0.79788456f * 0.044715f;
-    return h * detail::tanh_approx(h * (kLinear + kCubic * (h * h))) + h;
+    float const u = h * (detail::kGeluTanhOfHalf + detail::kGeluTanhOfHalfCubic * (h * h));
+    return h * detail::tanh_approx(u) + h;
   }
 };
 

@@ -81,10 +81,9 @@ struct FastGeluBackward {
 };
 struct FastGeluTanhBackward {
   static CF_HD float apply(float grad, float x) {
-    constexpr float kLinear = 2.0f * 0.79788456f, kCubic = 8.0f * 0.79788456f * 0.044715f;
-    float const h = 0.5f * x, s = ::fminf(h * h, 64.0f);
-    float const t = detail::tanh_approx(h * (kLinear + kCubic * s));
-    return detail::fast_derivative(grad, h, t, kLinear + 3.0f * kCubic * s);
+    float const h = 0.5f * x, s = ::fminf(h * h, 64.0f), cubic = detail::kGeluTanhOfHalfCubic * s;
+    float const t = detail::tanh_approx(h * (detail::kGeluTanhOfHalf + cubic));
+    return detail::fast_derivative(grad, h, t, detail::kGeluTanhOfHalf + 3.0f * cubic);
   }
 };
 struct SigmoidBackward {
