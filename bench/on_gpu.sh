@@ -122,7 +122,8 @@ run_stage() {
     rmsnorm) stage rmsnorm 500 python3 -m bench rmsnorm --processes 1 --output "$out" ${RMSNORM_ARGS:-} ;;
     profile) # the counters that the notes ask for
       stage profile 240 python3 -m bench.profile graphs-gelu_backward-16384x4096x1024 \
-        graphs-rmsnorm-8192x4096x4096 postnorm-16384x768x768 --output "$out"
+        graphs-rmsnorm-8192x4096x4096 postnorm-16384x768x768 b2b-1048576x64x256x64 \
+        b2b-1000000x128x128x128-norm --output "$out"
       ;;
     # Tuning takes Inductor minutes: the budget ends the run between two workloads.
     # shellcheck disable=SC2086

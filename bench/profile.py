@@ -12,6 +12,7 @@ import io
 import itertools
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,16 @@ COUNTERS = {
     "DRAM %": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "instructions": "sm__inst_executed.sum",
 }
+#: Why warps did not issue: the counters say how many, of a scheduler's, in a clock in which one does.
+_REASONS = (
+    "wait", "math_pipe_throttle", "gmma", "long_scoreboard", "short_scoreboard", "barrier", "membar",
+    "mio_throttle", "lg_throttle", "dispatch_stall", "not_selected", "selected", "no_instruction",
+    "branch_resolve", "sleeping", "misc",
+)  # fmt: skip
+STALLS = {
+    r.replace("_", " "): f"smsp__average_warps_issue_stalled_{r}_per_issue_active.ratio" for r in _REASONS
+}
+_ALL = COUNTERS | STALLS
 
 
 def child(name: str, provider: str) -> None:
@@ -90,7 +101,7 @@ def kernels(output: str) -> list[dict[str, Any]]:
     records = []
     for row in rows:
         values: dict[str, Any] = {"kernel": row["Kernel Name"].split("(")[0]}
-        for heading, counter in COUNTERS.items():
+        for heading, counter in _ALL.items():
             try:
                 value = float(row.get(counter, "").replace(",", ""))
             except ValueError:
@@ -100,13 +111,13 @@ def kernels(output: str) -> list[dict[str, Any]]:
     return records
 
 
-def table(records: list[dict[str, Any]]) -> str:
+def table(records: list[dict[str, Any]], headings: Iterable[str] = COUNTERS, digits: int = 1) -> str:
     body = []
     for r in records:
-        cells = [f"{r[heading]:,.1f}" if heading in r else "-" for heading in COUNTERS]
+        cells = [f"{r[heading]:,.{digits}f}" if heading in r else "-" for heading in headings]
         body.append([r["workload"], r["provider"], r["kernel"][:40], *cells])
     return tabulate(
-        body, ["workload", "provider", "kernel", *COUNTERS], tablefmt="github", disable_numparse=True
+        body, ["workload", "provider", "kernel", *headings], tablefmt="github", disable_numparse=True
     )
 
 
@@ -123,7 +134,7 @@ def main() -> int:
         child(*options.child)
         return 0
     available = known()
-    counters = [counter for counter in COUNTERS.values() if counter.split(".")[0] in available]
+    counters = [counter for counter in _ALL.values() if counter.split(".")[0] in available]
     results = report.Results(options.output, header("profile"))
     records, failed = [], 0
     for name, provider in itertools.product(options.workloads, options.providers):
@@ -135,7 +146,7 @@ def main() -> int:
             continue
         report.write(results.path, new)
         records += new
-    print(f"{table(records)}\nrows: {results.path}")
+    print(f"{table(records)}\n\n{table(records, STALLS, 2)}\nrows: {results.path}")
     return 1 if failed else 0
 
 
