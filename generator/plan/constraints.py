@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from comfuse.generator.phases import PhaseProgram, axis
-from comfuse.generator.plan import memory
+from comfuse.generator.plan import cost, memory
 from comfuse.generator.plan.gpus import Gpu
 from comfuse.generator.plan.kernel_plan import SCHEDULES, TileShape
 from comfuse.generator.plan.registers import registers
@@ -21,6 +21,8 @@ MAX_OPERANDS = 16
 MAX_OUTPUTS = 8
 MAX_SCALARS = 16
 ALIGNMENT = 8  # elements: rows of 16-bit factors start at multiples of 16 bytes
+BLOCK = 64  # rows of a factor that is contiguous along them
+WIDE = 256  # columns of one wgmma, and of one box of TMA
 GROUPS = (32, 64, 128, 256)  # columns of a group; each lies within one tile
 
 
@@ -101,6 +103,24 @@ def groups_are_in_tiles(c: Candidate) -> str | None:
     return f"{name}: groups of {c.spec.group} columns do not fit tiles of {c.shape.tile_n}"
 
 
+def b_is_in_blocks(c: Candidate) -> str | None:
+    """TMA swizzles what is contiguous along N in blocks of 64 columns."""
+    if c.spec.b_major is Major.K or c.shape.tile_n % BLOCK == 0:
+        return None
+    return f"B is contiguous along N: tiles of {c.shape.tile_n} columns are no blocks of {BLOCK}"
+
+
+def wide_tiles_are_of_rows(c: Candidate) -> str | None:
+    """ptxas spills a few registers of the others."""
+    if c.spec.products * c.shape.tile_n <= WIDE:
+        return None
+    if not (cost.loads_permuted(c.spec) and c.spec.n % GROUPS[0] == 0):
+        return f"tiles of {c.shape.tile_n} columns need B contiguous along K and N a multiple of {GROUPS[0]}"
+    if (name := _first(c.spec, "col", "full")) is not None:
+        return f"{name}: tiles of {c.shape.tile_n} columns have no registers for reductions over their rows"
+    return None
+
+
 def shared_memory_fits(c: Candidate) -> str | None:
     if c.stages >= memory.MIN_STAGES:
         return None
@@ -173,6 +193,8 @@ SPEC_CONSTRAINTS: tuple[SpecConstraint, ...] = (
 SHAPE_CONSTRAINTS: tuple[ShapeConstraint, ...] = (
     cluster_is_used,
     groups_are_in_tiles,
+    b_is_in_blocks,
+    wide_tiles_are_of_rows,
     row_group_is_resident,
     columns_are_resident,
     shared_memory_fits,

@@ -80,13 +80,20 @@ def _with_clusters(*shapes: tuple[str, int]) -> tuple[TileShape, ...]:
 
 
 # Left out: pingpong 128x192, whose programs with reductions or tile operands spill registers.
+#
+# Cooperative tiles are of many widths because waves are few: tiles of a row block that wait for each other
+# run in one wave, so that with 256 columns a tile N = 3584 takes as many waves as N = 4096.
 SHAPES: tuple[TileShape, ...] = _with_clusters(
     ("pingpong", 64),
     ("pingpong", 128),
     ("pingpong2", 128),
     ("cooperative", 64),
     ("cooperative", 128),
+    ("cooperative", 192),
+    ("cooperative", 224),
     ("cooperative", 256),
+    ("cooperative", 288),
+    ("cooperative", 320),
 )
 # Of two products side by side: one wgmma, of at most 256 columns, covers both, and the accumulators are
 # those of a tile twice as wide.

@@ -230,9 +230,9 @@ def test_all_tiles_run_at_once() -> None:
 
 
 def test_wider_tiles_run_more_rows_at_once() -> None:
-    assert row_limits(centred(512)) == (16 * 128, 33 * 128, 66 * 128)
+    assert row_limits(centred(512)) == (16 * 128, 33 * 128, 44 * 128, 66 * 128)
     assert row_limits(centred(200)) == (33 * 128, 66 * 128, 132 * 128)
-    assert row_limits(centred(512), "h200:100") == (12 * 128, 25 * 128, 50 * 128)
+    assert row_limits(centred(512), "h200:100") == (12 * 128, 25 * 128, 33 * 128, 50 * 128)
     assert row_limits(catalog.linear(512, 64, BF16)) == ()
     assert plan(centred(512), m=66 * 128).max_m == 66 * 128
     with pytest.raises(PlanError, match=r"M <= 8448 fits, planned for M = 8449"):

@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_3355045c
+// cf_sm90_gemm_bf16_128x288x64_c1x2_cooperative_6b14df6e
 //   h = a @ b.T * rsqrt(sumsq(a @ b.T) * 0.000434027778 + eps) * (post_weight + weight_offset) + residual
 //   y = h * rsqrt(sumsq(h) * 0.000434027778 + eps) * (pre_weight + weight_offset)
 #include <comfuse/sm90/fused_gemm.hpp>
@@ -32,8 +32,8 @@ using Phase2 =
     cf::Phase<cf::Tiles<>, cf::Columns<rrms_pre>, cf::Lets<>, cf::Effects<cf::TileStore<1, cf::bf16, y>>>;
 
 using Kernel =
-    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2304>, cf::Pingpong<128, 128, 64>, cf::Cluster<1, 2>,
-                        cf::Stages<6>, cf::TileSlots<8>, cf::Operands<residual, post_weight, pre_weight>,
+    cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2304>, cf::Cooperative<128, 288, 64>, cf::Cluster<1, 2>,
+                        cf::Stages<4>, cf::TileSlots<2>, cf::Operands<residual, post_weight, pre_weight>,
                         cf::Program<Phase0, Phase1, Phase2>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_pingpong_3355045c, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x288x64_c1x2_cooperative_6b14df6e, program::Kernel)

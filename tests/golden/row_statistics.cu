@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_4797705e
+// cf_sm90_gemm_bf16_fp32_128x224x64_c1x1_cooperative_b7ca12c1
 //   y = silu(a @ b.T * row_scale + bias)
 //   y_wide = y
 //   peak = max(abs(y))
@@ -29,8 +29,8 @@ using RowTail =
     cf::RowTail<cf::Columns<peak, mean>,
                 cf::Effects<cf::ColumnStore<2, cf::fp32, peak>, cf::ColumnStore<3, cf::fp32, mean>>>;
 
-using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/200>, cf::Pingpong<128, 128, 64>,
-                                   cf::Cluster<1, 2>, cf::Stages<7>, cf::TileSlots<0>,
+using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/200>, cf::Cooperative<128, 224, 64>,
+                                   cf::Cluster<1, 1>, cf::Stages<5>, cf::TileSlots<0>,
                                    cf::Operands<row_scale, bias>, cf::Program<Phase0, RowTail>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x128x64_c1x2_pingpong_4797705e, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_fp32_128x224x64_c1x1_cooperative_b7ca12c1, program::Kernel)

@@ -14,7 +14,6 @@ import sys
 
 import torch
 
-from bench.launch import SCHEDULES
 from comfuse import library
 from comfuse.build import packs
 from comfuse.build.cache import BuiltKernel
@@ -32,7 +31,7 @@ from tests.gpu.reductions import (
     WIDE_SCHEDULES,
     group_fields,
 )
-from tests.gpu.support import Case, launcher, make_tensors
+from tests.gpu.support import SCHEDULES, Case, launcher, make_tensors
 from tests.gpu.test_operands import INTEGERS, POSITIONS
 from tests.gpu.test_stores import HEADS
 from tests.gpu.test_unaligned import everything

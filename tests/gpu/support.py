@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from bench import launch
 from bench.launch import forced_plan, prepare
 from comfuse import ops
 from comfuse.generator import plan as planner
@@ -20,6 +21,11 @@ from tests.gpu.kernels import Kernels
 from tests.gpu.outputs import PATTERNS, Outputs, bits, picked
 
 DEVICE = "cuda"
+
+# Cooperative tiles of these widths take the same code as the others; test_widths.py is about what they do not
+# share.  Elsewhere the others stand for them.
+WIDTHS = tuple(f"cooperative-128x{n}" for n in (192, 224, 288, 320))
+SCHEDULES = tuple(s for s in launch.SCHEDULES if s not in WIDTHS)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.launch import SCHEDULES
 from tests.gpu import reductions
 from tests.gpu.compare import check, same_bits
 from tests.gpu.programs import LAYERNORM, SOFTMAX, gemma_chain
 from tests.gpu.reductions import ALL_AXES, COLUMN_FIELDS, FULL_FIELDS, WIDE_SCHEDULES
-from tests.gpu.support import Case, launcher, make_tensors, run
+from tests.gpu.support import SCHEDULES, Case, launcher, make_tensors, run
 
 pytestmark = pytest.mark.gpu
 

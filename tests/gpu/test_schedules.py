@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bench.launch import SCHEDULES
 from comfuse.generator.spec import DType
 from tests.gpu.compare import check, same_bits
 from tests.gpu.programs import BARE, BIAS, LAYERNORM, SOFTMAX, gemma_chain
-from tests.gpu.support import Case, make_tensors, run
+from tests.gpu.support import SCHEDULES, Case, make_tensors, run
 
 pytestmark = pytest.mark.gpu
 

@@ -125,26 +125,38 @@ struct Wgmma;
     using Op = cute::SM90::GMMA::NAME<MajorA, MajorB>;                      \
   };
 CF_WGMMA(bf16, 64, MMA_64x64x16_F32BF16BF16_SS)
+CF_WGMMA(bf16, 96, MMA_64x96x16_F32BF16BF16_SS)
 CF_WGMMA(bf16, 128, MMA_64x128x16_F32BF16BF16_SS)
 CF_WGMMA(bf16, 192, MMA_64x192x16_F32BF16BF16_SS)
 CF_WGMMA(bf16, 256, MMA_64x256x16_F32BF16BF16_SS)
 CF_WGMMA(fp16, 64, MMA_64x64x16_F32F16F16_SS)
+CF_WGMMA(fp16, 96, MMA_64x96x16_F32F16F16_SS)
 CF_WGMMA(fp16, 128, MMA_64x128x16_F32F16F16_SS)
 CF_WGMMA(fp16, 192, MMA_64x192x16_F32F16F16_SS)
 CF_WGMMA(fp16, 256, MMA_64x256x16_F32F16F16_SS)
 #undef CF_WGMMA
 
-template <class Op, int Size, size_t... I>
+// The columns of a tile's first wgmma; another one has the rest, where no shape of this list has them all.
+// CuTe's list of every eighth width takes seconds to compile.
+constexpr int columns_of_first_wgmma(int columns) {
+  for (int one : {64, 96, 128, 192, 256})
+    if (one == columns) return columns;
+  return columns > 256 ? 192 : 128;
+}
+
+template <class Op, int First, int Size, size_t... I>
 CF_DEVICE void wgmma(uint64_t a, uint64_t b, float (&d)[Size], cute::SM90::GMMA::ScaleOut scale,
                      std::index_sequence<I...>) {
-  Op::fma(a, b, d[I]..., scale);
+  Op::fma(a, b, d[First + I]..., scale);
 }
-template <class T, int N, bool MNMajorA, bool MNMajorB>
-CF_DEVICE void wgmma(uint64_t a, uint64_t b, float (&d)[N / 2], bool accumulate) {
+// `First`: of the accumulators that it has.
+template <class T, int N, bool MNMajorA, bool MNMajorB, int First = 0, int Size>
+CF_DEVICE void wgmma(uint64_t a, uint64_t b, float (&d)[Size], bool accumulate) {
   using cute::SM90::GMMA::Major;
   using cute::SM90::GMMA::ScaleOut;
+  static_assert(First + N / 2 <= Size);
   using Op = typename Wgmma<T, N, MNMajorA ? Major::MN : Major::K, MNMajorB ? Major::MN : Major::K>::Op;
-  wgmma<Op>(a, b, d, accumulate ? ScaleOut::One : ScaleOut::Zero, std::make_index_sequence<N / 2>{});
+  wgmma<Op, First>(a, b, d, accumulate ? ScaleOut::One : ScaleOut::Zero, std::make_index_sequence<N / 2>{});
 }
 
 // The same with A in registers, four words a thread (ldmatrix.x4 loads them).

@@ -1,6 +1,7 @@
 // The GEMMs of one tile: TMA fills a ring of K blocks, one or two warpgroups feed them to wgmma.
 //
-// Two products share A: their Bs lie one after the other in shared memory, and one wgmma covers both.
+// Two products share A: their Bs lie one after the other in shared memory, as those of one that is twice as
+// wide.
 // The CTAs of a cluster share a row block: each loads its part of A's tile and multicasts it to all.
 //
 // B's rows, which are the output's columns, are permuted on their way to shared memory, so that wgmma
@@ -43,12 +44,13 @@ struct Mainloop {
   static constexpr int kReleases = Schedule::kTeamSize * ClusterN;     // arrivals that free a stage
   static_assert(TileK * sizeof(T) == kLineBytes, "a K block is one 128-byte swizzle row");
   static_assert(ClusterShape::ClusterM == 1, "clusters extend along N");
-  static_assert(kProducts <= 2 && kProducts * TileN <= 256, "one wgmma covers all products");
+  static constexpr int kColumns = kProducts * TileN, kFirstColumns = columns_of_first_wgmma(kColumns);
+  static_assert(kProducts <= 2 && (kPermutedB || TileN <= 256), "a box of TMA has at most 256 rows");
   static_assert((!kMNMajorA || kRowsA % kRowsOfBlock == 0) && (!kMNMajorB || TileN % kRowsOfBlock == 0),
                 "MN-major factors come in boxes of 64 rows");
 
   using Position = RingPosition<kStages>;
-  using Accumulator = float[kFragments][kProducts * TileN / 2];  // product by product
+  using Accumulator = float[kFragments][kColumns / 2];  // product by product
 
   struct Shared {  // in shared memory
     uint8_t* stages;
@@ -106,10 +108,9 @@ struct Mainloop {
       for (int step = 0; step < TileK / kWgmmaK; ++step) {
 #pragma unroll
         for (int i = 0; i < kFragments; ++i)
-          wgmma<T, kProducts * TileN, kMNMajorA, kMNMajorB>(
-              wgmma_descriptor<MajorA>(a + i * kBlockBytes + step * SharedLayout<MajorA>::kStep),
-              wgmma_descriptor<MajorB>(b + step * SharedLayout<MajorB>::kStep), accumulator[i],
-              k > 0 || step > 0);
+          multiply(wgmma_descriptor<MajorA>(a + i * kBlockBytes + step * SharedLayout<MajorA>::kStep),
+                   wgmma_descriptor<MajorB>(b + step * SharedLayout<MajorB>::kStep), accumulator[i],
+                   k > 0 || step > 0);
       }
       cute::warpgroup_commit_batch();
       if (k > 0) {
@@ -133,6 +134,13 @@ struct Mainloop {
   }
 
  private:
+  CF_DEVICE static void multiply(uint64_t a, uint64_t b, float (&d)[kColumns / 2], bool accumulate) {
+    wgmma<T, kFirstColumns, kMNMajorA, kMNMajorB>(a, b, d, accumulate);
+    if constexpr (kFirstColumns < kColumns)
+      wgmma<T, kColumns - kFirstColumns, kMNMajorA, kMNMajorB, kFirstColumns / 2>(
+          a, advance_descriptor(b, kFirstColumns * kLineBytes), d, accumulate);
+  }
+
   static constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
 
   // To all CTAs of the cluster.

@@ -180,7 +180,8 @@ struct Welford {
       squares = fmaf(d, d, squares);
     }
     CF_DEVICE State finish(float count, int /*base*/ = 0) const {
-      float const d = count > 0.f ? sum / count : 0.f;
+      // The reciprocal of a known count is a constant; a quotient would be a call, around which ptxas spills.
+      float const d = count > 0.f ? sum * (1.f / count) : 0.f;
       // max keeps a rounding error from making the variance negative; NaN passes through.
       return {shift + d, fn::Maximum::apply(fmaf(-sum, d, squares), 0.f)};
     }
