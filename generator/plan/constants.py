@@ -60,11 +60,11 @@ class Constants:
     efficiency_pingpong2_128: float = _efficiency(1.062, "pingpong2 128 x 128")
     efficiency_cooperative_64: float = _efficiency(0.84, "cooperative 128 x 64", _GUESS)
     efficiency_cooperative_128: float = _efficiency(1.09, "cooperative 128 x 128")
-    efficiency_cooperative_192: float = _efficiency(1.10, "cooperative 128 x 192", _GUESS)
-    efficiency_cooperative_224: float = _efficiency(1.09, "cooperative 128 x 224", _GUESS)
+    efficiency_cooperative_192: float = _efficiency(1.1, "cooperative 128 x 192", _GUESS)
+    efficiency_cooperative_224: float = _efficiency(1.13, "cooperative 128 x 224")
     efficiency_cooperative_256: float = _efficiency(1.108, "cooperative 128 x 256")
-    efficiency_cooperative_288: float = _efficiency(1.10, "cooperative 128 x 288", _GUESS)
-    efficiency_cooperative_320: float = _efficiency(1.10, "cooperative 128 x 320", _GUESS)
+    efficiency_cooperative_288: float = _efficiency(1.075, "cooperative 128 x 288")
+    efficiency_cooperative_320: float = _efficiency(1.1, "cooperative 128 x 320")
     single_cta: float = _constant(
         0.97, "share of the efficiency", "without a neighbour to share the rows of A with", _FITTED
     )

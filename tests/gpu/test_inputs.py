@@ -176,10 +176,10 @@ def test_bad_arguments_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "k, change, counted", [(72, Tensor.clone, 0), (72, _offset, 1), (41, Tensor.clone, 1)]
+    "k, change, fallen_back", [(72, Tensor.clone, 0), (72, _offset, 1), (41, Tensor.clone, 1)]
 )
 def test_gradients_are_right_however_the_forward_runs(
-    k: int, change: Callable[[Tensor], Tensor], counted: int
+    k: int, change: Callable[[Tensor], Tensor], fallen_back: int
 ) -> None:
     """The forward counts what it counts where none are wanted; the backward is torch's own."""
     i = make_inputs(CASE, (129,), k)
@@ -195,7 +195,7 @@ def test_gradients_are_right_however_the_forward_runs(
     assert fallbacks.counts() == {}
     found = gradient(change(i.x), OpInputs.call)
     assert relative_error(found, exact) <= 2 * eager
-    assert sum(fallbacks.counts().values()) == counted
+    assert sum(fallbacks.counts().values()) == fallen_back
 
 
 def test_opcheck() -> None:

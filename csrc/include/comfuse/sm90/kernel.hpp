@@ -10,10 +10,6 @@
 #include "comfuse/sm90/reductions.hpp"
 #include "comfuse/sm90/scheduler.hpp"
 
-#ifndef CF_LAG
-#define CF_LAG 0
-#endif
-
 namespace comfuse::sm90 {
 
 template <class GemmT, class ScheduleT, class ClusterT, class StagesT, class SlotsT, class OperandsT,
@@ -282,13 +278,6 @@ struct FusedGemm {
     typename Main::Position position;
     Accumulator accumulator;
     if constexpr (kTeams == 1) {
-      if (int(CF_LAG) > 0 && member > 0 && !scheduler.done()) {
-        wait(main.full[0], 0);
-        uint32_t begin, now;
-        asm volatile("mov.u32 %0, %%clock;" : "=r"(begin));
-        do asm volatile("mov.u32 %0, %%clock;" : "=r"(now));
-        while (now - begin < CF_LAG);
-      }
       for (; !scheduler.done(); scheduler.advance()) {
         Main::multiply(main, position, accumulator, member, params.k_blocks);
         Main::template finish<kTraded>(main, position, accumulator);
