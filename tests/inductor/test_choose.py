@@ -20,8 +20,10 @@ from bench.workloads import ChainWorkload, NormWorkload, Workload, by_name
 from comfuse.frontend import trace_region
 from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
+from comfuse.generator.plan import force as force_shape
 from comfuse.generator.plan import gpus, plan, program
 from comfuse.generator.plan.chain import MARGIN, force_chain
+from comfuse.generator.plan.kernel_plan import shapes
 from comfuse.generator.spec import DType, FusedSpec, Node, Output
 from comfuse.inductor import choose, estimate, measured
 from comfuse.inductor.measured import Correction, Kind, Row
@@ -31,10 +33,11 @@ from tests.inductor.regions import found, half
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
 FILES = {
-    "graphs": ["graphs-20261129-225231-19c2260", "graphs-20261129-225054-19c2260"],
-    "postnorm": ["postnorm-20261130-180634-afc5adb"],
-    "plain_gemm": ["plain_gemm-20261129-210955-621ddbf"],
-    "b2b": ["b2b-20261130-191520-030808a"],
+    "graphs": "graphs-20261130-210949-6dd9b76",
+    "rmsnorm": "rmsnorm-20261130-215351-4511c29",
+    "postnorm": "postnorm-20261130-180634-afc5adb",
+    "plain_gemm": "plain_gemm-20261129-210955-621ddbf",
+    "b2b": "b2b-20261130-191520-030808a",
 }
 ROWS = [pytest.param(row, id=row.workload) for row in measured.ROWS]
 
@@ -64,26 +67,35 @@ def inputs(w: Workload) -> tuple[Tensor | None, ...]:
     return meta(w.m, w.k), meta(w.n, w.k), bias, residual, meta(w.n), shift
 
 
+def rows_of(row: Row) -> list[dict[str, Any]]:
+    """What the results have of the workload."""
+    family, workload = row.workload.split("-")[0], row.workload.replace("plain_gemm", "postnorm")
+    lines = (RESULTS / f"{FILES[family]}.jsonl").read_text().splitlines()
+    return [r for r in map(json.loads, lines) if r["record"] == "row" and r["workload"] == workload]
+
+
 def times(row: Row) -> dict[str, float]:
-    """Median times by provider, of the first of the files that has ComFuse's."""
-    family, workload = row.workload.split("-")[0], row.workload
-    if family == "plain_gemm":
-        workload = workload.replace("plain_gemm", "postnorm")
-    for name in FILES[family]:
-        found: dict[str, list[float]] = defaultdict(list)
-        for line in (RESULTS / f"{name}.jsonl").read_text().splitlines():
-            record = json.loads(line)
-            if record["record"] == "row" and record["workload"] == workload and record["us"]:
-                found[record["provider"]].append(record["us"])
-        if "comfuse" in found or family == "plain_gemm":
-            return {provider: median(us) for provider, us in found.items()}
-    raise AssertionError(f"{row.workload} was not measured")
+    """Median times by provider."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for record in rows_of(row):
+        if record["us"]:
+            found[record["provider"]].append(record["us"])
+    return {provider: median(us) for provider, us in found.items()}
+
+
+def predicted(row: Row, spec: FusedSpec | ChainSpec, m: int) -> float:
+    """What the planner says of the kernel that ran, where the results name it; else of its choice."""
+    names = {r.get("plan") for r in rows_of(row) if r["provider"] == "comfuse"}
+    for shape in shapes(spec) if isinstance(spec, FusedSpec) else ():
+        if shape.name in names:
+            return force_shape(spec, shape, "h200", m).predicted_us
+    return program.plan(spec, "h200", m).predicted_us
 
 
 def held(row: Row) -> bool:
     """Whether its prediction is of the kernel as it is today; of a chain it always is."""
     family = row.workload.split("-")[0]
-    return row.kind is Kind.CHAIN or all(changed.reason(file, row.workload) is None for file in FILES[family])
+    return row.kind is Kind.CHAIN or changed.reason(FILES[family], row.workload) is None
 
 
 def gemm(spec: FusedSpec) -> FusedSpec:
@@ -108,7 +120,7 @@ def test_what_is_said_to_be_predicted_is_predicted(row: Row) -> None:
     assert (links[0].n, links[0].k) == (n, k)
     assert [link.n for link in links[1:]] == more
     if held(row):
-        assert row.predicted_us == pytest.approx(program.plan(spec, "h200", m).predicted_us, rel=0.04)
+        assert row.predicted_us == pytest.approx(predicted(row, spec, m), rel=0.04)
     alone = sum(link.products * plan(gemm(link), "h200", m).predicted_us for link in links)
     assert row.predicted_gemm_us == pytest.approx(alone, rel=0.04)
 
@@ -119,7 +131,8 @@ def test_the_model_is_near_to_what_was_measured(row: Row) -> None:
     assert found.kind is row.kind
     if held(row):
         assert found.fused_us == pytest.approx(row.fused_us, rel=0.08)
-    if row.unfused_us is not None:
+    # One that is faster than torch.mm alone beside it, which it contains, no model can know.
+    if row.unfused_us is not None and row.unfused_us > row.gemm_us:
         # It may be too kind to TorchInductor, but not too unkind; the links of a chain may be fused apart.
         kindest = 0.5 if row.kind is Kind.CHAIN else 0.65
         assert kindest * row.unfused_us < found.unfused_us < 1.03 * row.unfused_us
@@ -130,7 +143,9 @@ def test_where_both_were_measured_the_faster_is_chosen(row: Row) -> None:
     assert row.unfused_us is not None
     found = estimate.estimate(spec_of(row.workload), row.shape[0])
     if row.kind is not Kind.CHAIN:
-        assert (found.fused_us < choose.MARGIN * found.unfused_us) == (row.fused_us < row.unfused_us)
+        slower = measured.correction(row.kind, *row.shape[1:]).slower is not None
+        faster = found.fused_us < choose.MARGIN * found.unfused_us and not slower
+        assert faster == (row.fused_us < row.unfused_us)
     else:  # a chain competes with its links fused apart, which the bench does not run
         as_measured = row.fused_us < min(row.unfused_us, MARGIN * found.unfused_us)
         assert (found.fused_us < MARGIN * found.unfused_us) == as_measured
