@@ -14,13 +14,15 @@ from tests.gpu.programs import LAYERNORM
 from tests.gpu.support import Case, make_tensors
 
 #: With the number of processors.  Three tiles a row in clusters of two: one is a phantom.  Tiles of a column.
+#: Tiles of two wgmmas.
 CASES = (
     (Case(LAYERNORM, 300, schedule="pingpong-128x128", cluster_n=2), 6),
     (Case(BATCH_NORM, 200, schedule="cooperative-128x128", cluster_n=2, m=1), 6),
+    (Case(LAYERNORM, 480, schedule="cooperative-128x288", cluster_n=2), 4),
 )
 
 
-@pytest.mark.parametrize("case, processors", CASES, ids=["rows", "columns"])
+@pytest.mark.parametrize("case, processors", CASES, ids=["rows", "columns", "wide"])
 def test_exchanges_against_float64(case: Case, processors: int, tmp_path: Path, include: Path) -> None:
     """Twice with one workspace, whose words still have the first launch's tags in the second."""
     kernel = kernel_of(case, tmp_path, include, processors)

@@ -23,6 +23,7 @@ enum class ScaleOut { Zero, One };
     static_assert(A == Major::K, "registers are K-major");                                                   \
   }
 EMULATOR_WGMMA(64);
+EMULATOR_WGMMA(96);
 EMULATOR_WGMMA(128);
 EMULATOR_WGMMA(192);
 EMULATOR_WGMMA(256);
