@@ -1,6 +1,6 @@
 """Measures the cost model's constants on a GPU: ``comfuse calibrate``.
 
-Some forty launches of small kernels (:mod:`comfuse.calibrate.probe`), each sensitive to a few constants, are
+Some fifty launches of small kernels (:mod:`comfuse.calibrate.probe`), each sensitive to a few constants, are
 timed (:mod:`comfuse.calibrate.on_gpu`), and the constants with which the model comes nearest to all of them
 are found (:mod:`comfuse.calibrate.least_squares`).  What was found is kept by :mod:`comfuse.calibration`.
 """

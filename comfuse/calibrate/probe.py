@@ -65,8 +65,9 @@ def _wanted() -> Iterator[Wanted]:
     """Program, tile shape, numbers of rows."""
     for shape in SHAPES:  # the multiplying loops, by two K's; a launch, by few rows
         if shape.cluster_n == 2:
-            yield catalog.linear(2048, 512, _BF16), shape, (128, 16384)
-            yield catalog.linear(2048, 4096, _BF16), shape, (8192,)
+            n = 2048 // (2 * shape.tile_n) * 2 * shape.tile_n  # whole clusters
+            yield catalog.linear(n, 512, _BF16), shape, (128, 16384)
+            yield catalog.linear(n, 4096, _BF16), shape, (8192,)
     yield catalog.linear(2048, 2048, _BF16), TileShape("pingpong", 128, 128, 1), (8192,)
     yield catalog.linear(8192, 4096, _BF16), _SMALL, (2048, 8192, 32768)  # how long launches slow down
     yield catalog.linear(2056, 2048, _BF16), _LARGE, (8192,)  # clipped

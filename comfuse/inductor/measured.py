@@ -121,18 +121,18 @@ def _power(size: int) -> int:
 #: of b2b-20261130-191520-030808a, where TorchInductor ran in max-autotune only.  The bench (page/changed.py)
 #: says which are not of today's kernels.
 #:
-#: Left out is RMSNorm 8192,3584,4096 of the first: it lost by 1 % in tiles of 128 columns, and takes others
-#: since, which were 2 % faster beside those but have not run beside TorchInductor.
+#: Left out are, of the first, RMSNorm 8192,3584,4096 and the Gemma chain 8192,4608,4096: they lost by 1 and
+#: 2 % in tiles of 128 columns, and take others since, which were 2 and 7 % faster beside those but have not
+#: run beside TorchInductor; of the second, RMSNorm 8192,2304,2048: another kernel is chosen since.
 ROWS: tuple[Row, ...] = (
     Row("graphs-softmax-8192x2048x512", Kind.ROWS, 32.6, 39.9, 73.1, 28.4, 39.6),
     Row("graphs-relu_sum-8192x8192x1024", Kind.COLUMNS, 190.8, 173.0, 224.6, 182.0, 184.2),
     Row("graphs-logsumexp-8192x32000x4096", Kind.ROW_OUTPUTS, 3203.7, 3032.2, 2975.6, 3141.7, 3200.5),
     Row("graphs-gelu_backward-16384x4096x1024", Kind.COLUMNS, 190.4, 235.6, 350.9, 182.1, 243.5),
-    Row("graphs-rmsnorm-8192x4096x4096", Kind.ROWS, 345.1, 374.6, 393.1, 355.5, 389.6),
+    Row("graphs-rmsnorm-8192x4096x4096", Kind.ROWS, 345.1, 374.6, 393.1, 355.5, 388.4),
     Row("graphs-swiglu-8192x11008x4096", Kind.TWO_PRODUCTS, 2118.6, 1987.3, 2207.9, 1960.7, 2092.2),
-    Row("graphs-gemma-8192x4608x4096", Kind.ROWS_TWICE, 390.0, 476.1, 464.4, 401.2, 500.0),
     Row("graphs-quantise-8192x4096x4096", Kind.ROWS, 343.8, 355.0, 369.7, 355.5, 373.3),
-    Row("rmsnorm-8192x5120x5120", Kind.ROWS, 554.0, 588.9, None, 562.4, 607.2),
+    Row("rmsnorm-8192x5120x5120", Kind.ROWS, 554.0, 588.9, None, 562.4, 605.7),
     Row("rmsnorm-8192x3584x14336", Kind.ROWS, 1109.0, 1141.8, None, 1118.5, 1160.0),
     Row("rmsnorm-8192x1152x1024", Kind.ROWS, 31.4, 41.2, None, 31.4, 38.7),
     Row("rmsnorm-8192x3840x4096", Kind.ROWS, 334.1, 358.5, None, 333.1, 361.6),

@@ -13,6 +13,7 @@ drop one against the hypothesis with a probability of at most :data:`ALPHA`.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -59,7 +60,7 @@ class Race:
 def race(
     timers: Mapping[str, Callable[[], float]], looks: Sequence[int] = LOOKS, *, eliminate: bool = True
 ) -> Race:
-    """Times the callables in turn, each round starting with another one.
+    """Times the callables in turn, each round in another order, the same in every process.
 
     Args:
         timers: each gives one time.
@@ -76,8 +77,7 @@ def race(
     samples: dict[str, list[float]] = {name: [] for name in left}
     dropped: dict[str, int] = {}
     for number in range(-WARM_UP_ROUNDS, looks[-1]):
-        shift = number % len(left)
-        for name in left[shift:] + left[:shift]:
+        for name in random.Random(number).sample(left, len(left)):
             us = timers[name]()
             if number >= 0:
                 samples[name].append(us)

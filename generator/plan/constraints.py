@@ -111,11 +111,14 @@ def b_is_in_blocks(c: Candidate) -> str | None:
 
 
 def wide_tiles_are_of_rows(c: Candidate) -> str | None:
-    """ptxas spills a few registers of the others."""
+    """A box of TMA has at most 256 rows of an unpermuted B, and ptxas spills registers of the others."""
     if c.spec.products * c.shape.tile_n <= WIDE:
         return None
-    if not (cost.loads_permuted(c.spec) and c.spec.n % GROUPS[0] == 0):
-        return f"tiles of {c.shape.tile_n} columns need B contiguous along K and N a multiple of {GROUPS[0]}"
+    if not (cost.loads_permuted(c.spec) and c.spec.n % memory.PIECE_COLUMNS == 0):
+        return (
+            f"tiles of {c.shape.tile_n} columns need one batch, B contiguous along K and N a multiple of "
+            f"{memory.PIECE_COLUMNS}"
+        )
     if (name := _first(c.spec, "col", "full")) is not None:
         return f"{name}: tiles of {c.shape.tile_n} columns have no registers for reductions over their rows"
     return None

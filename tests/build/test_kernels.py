@@ -11,7 +11,7 @@ from comfuse.build import build
 from comfuse.generator import catalog
 from comfuse.generator.builder import SpecBuilder
 from comfuse.generator.emit import emit
-from comfuse.generator.plan import SCHEDULES, KernelPlan, candidates, plan
+from comfuse.generator.plan import SCHEDULES, KernelPlan, TileShape, candidates, force, plan
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compilers")]
@@ -75,6 +75,10 @@ def plans() -> list[object]:
                 plan = max(of_schedule, key=lambda p: (p.tile_n, p.cluster_n))
                 name_of = f"{name}-{schedule}-{plan.tile_m}x{plan.tile_n}"
                 chosen.append(pytest.param(plan, id=name_of))
+    # The widest single wgmma; a width whose quarter, by which Welford's sums divide, is no power of two.
+    for n, width in ((1024, 256), (1152, 288)):
+        spec = catalog.layernorm(n, 1024, BF16, bias=BF16, residual=BF16, ln_weight=BF16, ln_bias=BF16)
+        chosen.append(pytest.param(force(spec, TileShape("cooperative", 128, width, 2)), id=f"{n}-{width}"))
     return chosen
 
 

@@ -40,6 +40,7 @@ from tests.gpu.test_unaligned import everything
 PROGRAMS: dict[str, tuple[Case, ...]] = {
     "bare": tuple(Case(BARE, n, schedule=s) for n in (200, 520) for s in SCHEDULES),
     "layernorm": tuple(Case(LAYERNORM, n, schedule=s) for n in (200, 520) for s in SCHEDULES),
+    "wide": (Case(LAYERNORM, 576, schedule="cooperative-128x288"),),
     "softmax": tuple(Case(SOFTMAX, 520, schedule=s) for s in SCHEDULES),
     "gemma": tuple(Case(gemma_chain(520), 520, schedule=s) for s in SCHEDULES),
     "rows": tuple(Case(ROW_FIELDS, 520, schedule=s) for s in WIDE_SCHEDULES),

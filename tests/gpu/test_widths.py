@@ -23,7 +23,7 @@ CLOSE = (
     *(Case(everything(1001), 1001, schedule=s) for s in WIDTHS[:2]),
     *(Case(LAYERNORM, 1152, schedule=s, batched=True) for s in WIDTHS[:2]),
     Case(LAYERNORM, 1152, schedule=WIDTHS[0], b_major=Major.MN),
-    Case(group_fields(32), 448, schedule=WIDTHS[1]),
+    *(Case(group_fields(32), n, schedule=s) for n, s in ((448, WIDTHS[1]), (576, WIDTHS[2]))),
 )
 EXACT = (
     *(Case(BIAS, 1152, schedule=s) for s in WIDTHS),

@@ -71,12 +71,12 @@ def test_a_choice_is_never_much_slower_than_the_best() -> None:
         assert us[race(timers(us, 0.005, seed)[0]).winner] <= 100 * (1 + 2 * INDIFFERENCE)
 
 
-def test_every_round_starts_with_another() -> None:
+def test_rounds_are_in_different_orders() -> None:
     time, calls = timers(dict.fromkeys("abc", 100.0), 0.01, 0)
     race(time, (6,), eliminate=False)
     rounds = [calls[i : i + 3] for i in range(0, len(calls), 3)]
     assert {tuple(sorted(r)) for r in rounds} == {("a", "b", "c")}
-    assert [r[0] for r in rounds[:3]] != ["a"] * 3
+    assert len({tuple(r) for r in rounds}) > 2
     assert {r[0] for r in rounds[:3]} == set("abc")
 
 

@@ -65,6 +65,7 @@ class ColumnTails {
   static constexpr int kThreadsOfStripe = TileN / 2, kStripes = kThreads / kThreadsOfStripe;
   static_assert(!Memory::kIsUsed || kStripes <= Memory::kTeams * Memory::kWarps,
                 "the stripes' States take the place of the warps'");
+  static_assert(CollectedColumnsOf<Program>::size == 0 || TileN <= kThreads, "a thread finishes a column");
 
   struct Stripes {
     ColumnTree tree;
