@@ -6,7 +6,6 @@ side mean anything: every round replays the graph of each candidate once.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +13,8 @@ from dataclasses import dataclass
 from statistics import median
 
 import torch
+
+from comfuse.rounds import order
 
 LAUNCHES_PER_GRAPH = 10
 WARM_UP_ROUNDS = 3
@@ -93,9 +94,7 @@ def time_interleaved(
     launches: int = LAUNCHES_PER_GRAPH,
     around: Callable[[str], AbstractContextManager[object]] = nullcontext,
 ) -> dict[str, Timing]:
-    """Replay the graphs in turn, each round in another order, the same in every process.
-
-    Behind what drew little power a graph finds a higher clock: none may always follow the same one.
+    """Replay the graphs in turn, each round in another order (:func:`comfuse.rounds.order`).
 
     ``around`` gets the name of each graph and is entered around each replay, outside of what is timed.
     """
@@ -104,7 +103,7 @@ def time_interleaved(
         return {}
     samples: dict[str, list[float]] = {name: [] for name in names}
     for round_number in range(WARM_UP_ROUNDS + rounds):
-        for name in random.Random(round_number).sample(names, len(names)):
+        for name in order(names, round_number):
             us = sample(graphs[name], launches, around(name))
             if round_number >= WARM_UP_ROUNDS:
                 samples[name].append(us)

@@ -13,10 +13,11 @@ drop one against the hypothesis with a probability of at most :data:`ALPHA`.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+
+from comfuse.rounds import order
 
 #: Probability that a race drops one that is faster than its leader by more than :data:`INDIFFERENCE`.
 ALPHA = 0.05
@@ -60,7 +61,7 @@ class Race:
 def race(
     timers: Mapping[str, Callable[[], float]], looks: Sequence[int] = LOOKS, *, eliminate: bool = True
 ) -> Race:
-    """Times the callables in turn, each round in another order, the same in every process.
+    """Times the callables in turn, each round in another order (:func:`comfuse.rounds.order`).
 
     Args:
         timers: each gives one time.
@@ -77,7 +78,7 @@ def race(
     samples: dict[str, list[float]] = {name: [] for name in left}
     dropped: dict[str, int] = {}
     for number in range(-WARM_UP_ROUNDS, looks[-1]):
-        for name in random.Random(number).sample(left, len(left)):
+        for name in order(left, number):
             us = timers[name]()
             if number >= 0:
                 samples[name].append(us)
