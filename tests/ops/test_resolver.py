@@ -83,12 +83,12 @@ def test_no_kernel_serves_more_rows_than_run_at_once(world: World) -> None:
     x = b.gemm()
     b.output("y", b.op("sub", x, b.op("col_max", x)), DType.BF16)
     spec = b.spec().text()
-    for m in (1, 2048, 2049, 4225, 8448):
+    for m in (1, 2048, 2049, 4225, 5633, 8448):
         assert resolver.resolve(spec, m, 0) == 0
-    rows = [[1, 128], [513, 2048], [2049, 4224], [4225, 8448], [4225, 8448]]
+    rows = [[1, 128], [513, 2048], [2049, 4224], [4225, 5632], [5633, 8448], [5633, 8448]]
     assert [served for _, *served in world.kernels] == rows
     assert resolver.resolve(spec, 8449, 0) == 1
-    assert len(world.kernels) == 5
+    assert len(world.kernels) == 6
     (refusal,) = {reason for reason, _ in resolver._REFUSED.values()}
     assert "M <= 8448 fits" in refusal
 
