@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.profile import COUNTERS, kernels, table
+from bench.profile import COUNTERS, STALLS, kernels, table
 
 _TIME, _ISSUE = COUNTERS["us"], COUNTERS["issue %"]
 OUTPUT = f"""\
@@ -23,6 +23,16 @@ def test_values_units_and_counters_that_are_missing() -> None:
     cells = [cell.strip() for cell in line.split("|")]
     assert cells[4] == "271.4"
     assert "-" in cells
+
+
+def test_reasons_of_stalls_have_a_table_of_their_own() -> None:
+    reason = "long scoreboard"
+    output = f'"Kernel Name","{STALLS[reason]}"\n"",""\n"cf_kernel(Params)","1.25"\n'
+    (record,) = kernels(output)
+    header, _, line = table([{"workload": "w", "provider": "p", **record}], STALLS, 2).splitlines()
+    headings, cells = ([cell.strip() for cell in text.split("|")] for text in (header, line))
+    assert cells[headings.index(reason)] == "1.25"
+    assert set(headings).isdisjoint(COUNTERS)
 
 
 def test_no_table_is_no_kernels() -> None:

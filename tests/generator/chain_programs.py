@@ -1,6 +1,8 @@
-"""The chains of the golden files: name -> chain."""
+"""Two layers of any size, and the chains of the golden files: name -> chain."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from comfuse.generator.builder import SpecBuilder
 from comfuse.generator.catalog import chains, linear
@@ -9,6 +11,10 @@ from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import DType, Space
 
 BF16, FP16, FP32 = DType.BF16, DType.FP16, DType.FP32
+
+
+def mlp(k: int, h: int, n: int, **keywords: Any) -> ChainSpec:
+    return chains.mlp(n, k, h, BF16, **{"b0": BF16, "b1": BF16, "activation": "gelu_tanh", **keywords})
 
 
 def scored(n: int, k: int, h: int, dtype: DType) -> ChainSpec:
