@@ -142,6 +142,7 @@ _SCOPES = {
     "none": "none",
     "tile": "within a tile, which holds whole rows",
     "row_tail": "by the last tile of a row block, from partials in a workspace in L2",
+    "cluster": "between the tiles of a row block, through the shared memory of their cluster",
     "row_group": "between the tiles of a row block, through a workspace in L2",
 }
 

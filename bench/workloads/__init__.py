@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from bench.workloads.base import Workload
 from bench.workloads.chains import B2B, ChainWorkload
 from bench.workloads.graphs import EPILOGUES, GRAPHS, GraphWorkload
-from bench.workloads.norms import POSTNORM, RMSNORM, NormWorkload
+from bench.workloads.norms import NARROW, POSTNORM, RMSNORM, NormWorkload
 
 __all__ = [
     "B2B",
     "EPILOGUES",
     "FAMILIES",
     "GRAPHS",
+    "NARROW",
     "POSTNORM",
     "RMSNORM",
     "ChainWorkload",
@@ -30,6 +31,7 @@ __all__ = [
 FAMILIES: dict[str, tuple[Workload, ...]] = {
     "postnorm": POSTNORM,
     "rmsnorm": RMSNORM,
+    "narrow": NARROW,
     "graphs": GRAPHS,
     "epilogues": EPILOGUES,
     "b2b": B2B,

@@ -44,6 +44,10 @@ def _postnorm(model: str, m: int, n: int, k: int, goal: float) -> NormWorkload:
     return NormWorkload("postnorm", model, m, n, k, norm="layernorm", bias=True, goal=goal)
 
 
+def _narrow(model: str, m: int, n: int, k: int) -> NormWorkload:
+    return NormWorkload("narrow", model, m, n, k, norm="layernorm", bias=True)
+
+
 # Goals: the best prototype's ratio on the shape, plus 0.02.
 POSTNORM = (
     _postnorm("BERT-base out-projection", 16384, 768, 768, 1.19),
@@ -94,4 +98,34 @@ RMSNORM = (
     _gemma("Gemma 3 12B down", 3840, 15360),
     _gemma("Gemma 3 27B out-projection", 5376, 4096),
     _gemma("Gemma 3 27B down", 5376, 21504),
+)
+
+# Rows that the two CTAs of a cluster hold, so that they exchange statistics through shared memory.
+NARROW = (
+    _narrow("MiniLM out-projection", 65536, 384, 384),
+    _narrow("MiniLM feed-forward", 65536, 384, 1536),
+    _narrow("Transformer base out-projection", 32768, 512, 512),
+    _narrow("Transformer base feed-forward", 32768, 512, 2048),
+    NormWorkload(
+        "narrow",
+        "Gemma 3 270M out-projection",
+        32768,
+        640,
+        1024,
+        norm="rmsnorm",
+        residual="after",
+        weight_offset=1.0,
+        eps=1e-6,
+    ),
+    NormWorkload(
+        "narrow",
+        "Gemma 3 270M down",
+        32768,
+        640,
+        2048,
+        norm="rmsnorm",
+        residual="after",
+        weight_offset=1.0,
+        eps=1e-6,
+    ),
 )

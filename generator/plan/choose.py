@@ -159,6 +159,8 @@ def _scope(spec: FusedSpec, program: PhaseProgram, shape: TileShape) -> str:
         return "none"
     if shape.tiles_n(spec.n) == 1:
         return "tile"
+    if memory.in_cluster(program, shape):
+        return "cluster"
     return "row_group" if program.waits else "row_tail"
 
 
@@ -167,6 +169,7 @@ def _decisions(spec: FusedSpec, program: PhaseProgram, shape: TileShape, m: int)
     tiles = shape.tiles_n(spec.n)
     how = {
         "tile": "one tile holds whole rows",
+        "cluster": f"the {tiles} tiles of a row block exchange partials within their cluster",
         "row_group": f"the {tiles} tiles of a row block exchange partials",
         "row_tail": f"the last of the {tiles} tiles of a row block merges the partials of all",
     }.get(_scope(spec, program, shape))

@@ -88,6 +88,9 @@ class Constants:
     exchange_cycles_pingpong: float = _exchange(900.0, "pingpong")
     exchange_cycles_pingpong2: float = _exchange(900.0, "pingpong2")
     exchange_cycles_cooperative: float = _exchange(1836.0, "cooperative")
+    cluster_exchange_cycles: float = _constant(
+        200.0, "cycles", "such a wait where the row's tiles are one cluster", _GUESS
+    )
     exchange_tile_cycles: float = _constant(
         34.0, "cycles", "such a wait more for each tile of the row, whose partials are merged", _FITTED
     )

@@ -11,6 +11,7 @@ import math
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.phases import PhaseProgram, axis
 from comfuse.generator.phases.access import RUN
+from comfuse.generator.plan import memory
 from comfuse.generator.plan.gpus import Gpu
 from comfuse.generator.plan.kernel_plan import SCHEDULES, TileShape
 from comfuse.generator.spec import FusedSpec, Major, Space
@@ -115,6 +116,8 @@ def _epilogue_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: 
     tiles = shape.tiles_n(spec.n)
     if tiles > 1:
         wait = constants.of("exchange_cycles", shape.schedule) + constants.exchange_tile_cycles * tiles
+        if memory.in_cluster(program, shape):
+            wait = constants.cluster_exchange_cycles
         cycles += wait * sum(phase.waits for phase in program.phases)
         cycles += constants.tail_cycles * (program.row_tail is not None)
     tails = ("full",) if program.columns_wait else ("col", "full")

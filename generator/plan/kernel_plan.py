@@ -113,7 +113,8 @@ class KernelPlan:
 
     ``scope`` is how far a row reduction reaches: ``"none"`` (there is none), ``"tile"`` (a tile holds whole
     rows), ``"row_tail"`` (the last tile of a row block merges partial results, and none waits) or
-    ``"row_group"`` (the tiles of a row block exchange partial results and wait for each other's).
+    ``"row_group"`` (the tiles of a row block exchange partial results and wait for each other's), which is
+    called ``"cluster"`` where one cluster has them all.
     """
 
     spec: FusedSpec

@@ -72,6 +72,25 @@ def column_bytes(program: PhaseProgram, shape: TileShape) -> int:
     return warps * sum(_column_states(spec, shape, r) for r in exchanged if axis(spec, r) == "col")
 
 
+def in_cluster(program: PhaseProgram, shape: TileShape) -> bool:
+    """Whether the tiles that wait for each other's row reductions are the CTAs of one cluster."""
+    return program.waits and shape.cluster_n == shape.tiles_n(program.spec.n) > 1
+
+
+def group_bytes(program: PhaseProgram, shape: TileShape) -> int:
+    """Words that a cluster's CTAs exchange (csrc/include/comfuse/sm90/cluster_group.hpp).
+
+    A word a row and tile of each reduction that is fed back, twice for each team, and two barriers a warp.
+    """
+    if not in_cluster(program, shape):
+        return 0
+    waited = [r for phase in program.phases if phase.waits for r in phase.reductions]
+    rows = sum(axis(program.spec, r) == "row" for r in waited)
+    schedule = SCHEDULES[shape.schedule]
+    words = 2 * schedule.teams * rows * shape.cluster_n * shape.tile_m
+    return 8 * (words + 2 * 4 * schedule.warpgroups)
+
+
 def _column_states(spec: FusedSpec, shape: TileShape, reduction: int) -> int:
     """Bytes of one warp's."""
     return 4 * REDUCTIONS[spec.nodes[reduction].op].state_floats * shape.tile_n
@@ -95,6 +114,7 @@ def shared_bytes(program: PhaseProgram, shape: TileShape, stages: int, slots: in
         + vector_bytes(spec, shape)
         + column_bytes(program, shape)
         + collector_bytes(program, shape)
+        + group_bytes(program, shape)
         + barrier_bytes(shape, stages, slots)
     )
 

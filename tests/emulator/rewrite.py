@@ -24,6 +24,8 @@ _FUNCTIONS = {
     "ld.relaxed.gpu.global.u32 %0, [%1];": "load_shared_word",
     "red.relaxed.gpu.global.inc.u32 [%0], %1;": "reduce_inc",
     "st.volatile.global.u32 [%0], 0;": "illegal_address",
+    "mapa.shared::cluster.u32 %0, %1, %2;": "address_of_peer",
+    "st.async.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];": "store_async",
     "fence.proxy.async.shared::cta;": "proxy_fence",
     "mov.u32 %0, %%nctaid.x;": "grid_size",
     "bar.sync %0, %1;": "bar_sync",

@@ -122,7 +122,9 @@ def test_scope() -> None:
     assert plan(layernorm(64, 256)).scope == "tile"
     assert plan(layernorm(4096, 256)).scope == "row_group"
     for p in plans(layernorm(256, 256)):
-        assert p.scope == ("tile" if p.tile_n >= 256 else "row_group")
+        tiles = p.shape.tiles_n(256)
+        wanted = "tile" if tiles == 1 else "cluster" if tiles == p.cluster_n else "row_group"
+        assert p.scope == wanted
 
 
 def test_plan_normalises() -> None:

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "comfuse/sm90/accumulate.hpp"
+#include "comfuse/sm90/cluster_group.hpp"
 #include "comfuse/sm90/collector_memory.hpp"
 #include "comfuse/sm90/column_group.hpp"
 #include "comfuse/sm90/column_reduce.hpp"
@@ -28,6 +29,7 @@ class Epilogue {
   using Tile = Extent<Kernel>;
   using Layout = WorkspaceLayout<Kernel>;
   using Collected = CollectorMemory<Kernel>;
+  using InCluster = ClusterGroup<Kernel>;
   using Ring = SlotRing<Kernel>;
   static constexpr int kFragments = Kernel::kFragments, kRows = 2 * kFragments;  // rows a thread touches
   static constexpr int TileN = Kernel::TileN, kChunks = TileN / kFragmentColumns;
@@ -38,13 +40,15 @@ class Epilogue {
 
  public:
   // In shared memory: the member's ring of slots for tile operands, its team's buffer for vectors, column
-  // reductions that phases read, and what all teams share with the collector.
+  // reductions that phases read, what all teams share with the collector, and what its team has of its
+  // cluster.
   struct Shared {
     typename Ring::Shared ring;
     uint8_t* vectors;
     uint64_t *vector_full, *vector_empty;
     ColumnMemory<Kernel> columns;
     Collected collected;
+    InCluster group;
   };
 
   // `warp`: in the team.
@@ -79,6 +83,7 @@ class Epilogue {
     if constexpr (Kernel::kVectorBytes > 0)
       if (lane_id() == 0) arrive(*shared_.vector_empty);
     phase_ ^= 1;
+    ++group_.item;
   }
 
   // When there are no tiles left.
@@ -251,8 +256,12 @@ class Epilogue {
   CF_DEVICE void reduce_all(R& reducers, Item const& item, Tile const& tile, List<E...>) {
     (reduce_tile(reducers.of(E{}), item, tile, E{}), ...);
     using Columns = typename Filter<IsExchanged, List<E...>>::type;
-    constexpr bool kRowsWait = Layout::kHasRowGroup && (false || ... || is_fed_back<E>),
-                   kColumnsWait = Columns::size > 0;
+    constexpr int kFedBack = (0 + ... + int(is_fed_back<E>));
+    if constexpr (InCluster::kIsUsed && kFedBack > 0) {
+      shared_.group.await(group_, warp_, kFedBack);
+      (gather_in_cluster(E{}), ...);
+    }
+    constexpr bool kRowsWait = Layout::kHasRowGroup && kFedBack > 0, kColumnsWait = Columns::size > 0;
     if ((!kRowsWait && !kColumnsWait) || item.phantom()) return;
     ColumnGroup<Kernel> const group(params_, shared_.columns, item);
     if constexpr (kColumnsWait) group.publish(parity_.tag(), Columns{});
@@ -275,7 +284,10 @@ class Epilogue {
     auto const state = Owners::template reduce<Monoid>(states, count);
     state_of<Reduction>(stats_) = state;
     if (Kernel::Scheduler::kTilesN == 1 || !Owners::owns() || item.phantom()) return;
-    if constexpr (is_fed_back<RowReduce<Reduction, Monoid, X>>)
+    if constexpr (InCluster::kIsUsed && is_fed_back<RowReduce<Reduction, Monoid, X>>)
+      shared_.group.template publish<RowReduce<Reduction, Monoid, X>>(group_, warp_, item.tile_n, owned_row_,
+                                                                      state.pack());
+    else if constexpr (is_fed_back<RowReduce<Reduction, Monoid, X>>)
       Group::publish(words(effect, item), item.tile_n, owned_row_, state.pack(), parity_.tag());
     else
       TailWords::template words<RowReduce<Reduction, Monoid, X>>(params_.workspace, params_.row_blocks, item,
@@ -325,6 +337,15 @@ class Epilogue {
           Group::template gather<Monoid>(words(effect, item), owned_row_, parity_.tag());
   }
 
+  template <class E>
+  CF_DEVICE void gather_in_cluster(E) {}
+  template <int Reduction, class Monoid, class X>
+  CF_DEVICE void gather_in_cluster(RowReduce<Reduction, Monoid, X>) {
+    using E = RowReduce<Reduction, Monoid, X>;
+    if constexpr (is_fed_back<E>)
+      state_of<Reduction>(stats_) = shared_.group.template gather<E>(group_, owned_row_);
+  }
+
   using TailWords = RowTailWords<Kernel>;
   CF_DEVICE void run_row_tail(Item const& item) {
     using Tail = RowTailOf<Program>;
@@ -352,6 +373,7 @@ class Epilogue {
   Shared shared_;
   Ring ring_;
   LaunchParity parity_;
+  typename InCluster::Position group_;
   Stats<ReductionsOf<Program>, TileN> stats_;
   uint32_t phase_ = 0;  // of the team's vectors, and of its buffers for the collector
   int team_;

@@ -82,9 +82,12 @@ struct FusedGemm {
   static constexpr int kVectorsOffset = kSlotsOffset + kTeamSize * kSlots * kSlotBytes;
   static constexpr int kColumnsOffset = kVectorsOffset + kTeams * kVectorBytes;
   static constexpr int kCollectedOffset = kColumnsOffset + ColumnMemory<FusedGemm>::kBytes;
-  static constexpr int kBarriersOffset = kCollectedOffset + Collected::kBytes;
+  using InCluster = ClusterGroup<FusedGemm>;
+  static constexpr int kGroupOffset = kCollectedOffset + Collected::kBytes;
+  static_assert(!InCluster::kIsUsed || kGroupOffset % 8 == 0);
+  static constexpr int kBarriersOffset = kGroupOffset + InCluster::kBytes;
   static constexpr int kBarriers =
-      2 * Main::kStages + 2 * kTeamSize * kSlots + 2 * kTeams + Collected::kBarriers;
+      2 * Main::kStages + 2 * kTeamSize * kSlots + 2 * kTeams + Collected::kBarriers + InCluster::kBarriers;
   static constexpr int kSharedBytes = kBarriersOffset + kBarriers * 8;
   static_assert(kSharedBytes <= 232448, "the plan needs more shared memory than a CTA can have");
 
@@ -131,6 +134,7 @@ struct FusedGemm {
         auto const shared = epilogue_memory(memory, team, 0);
         Barrier::init(shared.vector_full, 32);
         Barrier::init(shared.vector_empty, 4 * kTeamSize);
+        shared.group.init();
       }
       epilogue_memory(memory, 0, 0).collected.init();
       cutlass::arch::fence_barrier_init();
@@ -171,13 +175,15 @@ struct FusedGemm {
   CF_DEVICE static EpilogueShared epilogue_memory(uint8_t* memory, int team, int member) {
     auto* slot_barriers = reinterpret_cast<uint64_t*>(memory + kBarriersOffset) + 2 * Main::kStages;
     auto* vector_barriers = slot_barriers + 2 * kTeamSize * kSlots;
-    return {{memory + kSlotsOffset + member * kSlots * kSlotBytes, slot_barriers + 2 * member * kSlots,
-             slot_barriers + (2 * member + 1) * kSlots},
-            memory + kVectorsOffset + team * kVectorBytes,
-            vector_barriers + 2 * team,
-            vector_barriers + 2 * team + 1,
-            {memory + kColumnsOffset},
-            {memory + kCollectedOffset, vector_barriers + 2 * kTeams}};
+    return {
+        {memory + kSlotsOffset + member * kSlots * kSlotBytes, slot_barriers + 2 * member * kSlots,
+         slot_barriers + (2 * member + 1) * kSlots},
+        memory + kVectorsOffset + team * kVectorBytes,
+        vector_barriers + 2 * team,
+        vector_barriers + 2 * team + 1,
+        {memory + kColumnsOffset},
+        {memory + kCollectedOffset, vector_barriers + 2 * kTeams},
+        InCluster::of_team(memory + kGroupOffset, vector_barriers + 2 * kTeams + Collected::kBarriers, team)};
   }
 
   CF_DEVICE static void produce_gemm(Params const& params, typename Main::Shared const& shared,

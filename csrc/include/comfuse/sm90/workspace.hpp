@@ -5,6 +5,7 @@
 // words are written before they are read.
 #pragma once
 
+#include "comfuse/sm90/cluster_group.hpp"
 #include "comfuse/sm90/column_tree.hpp"
 #include "comfuse/sm90/reductions.hpp"
 
@@ -53,7 +54,8 @@ class WorkspaceLayout {
   }
 
  public:
-  static constexpr bool kHasRowGroup = FedBackOf<Program>::size > 0 && kTilesN > 1;
+  static constexpr bool kHasRowGroup =
+      FedBackOf<Program>::size > 0 && kTilesN > 1 && !ClusterGroup<Kernel>::kIsUsed;
   static constexpr bool kHasRowTail = RowTailReductionsOf<Program>::size > 0 && kTilesN > 1;
   static constexpr bool kHasColumnGroup = ExchangedColumnsOf<Program>::size > 0;
   static constexpr bool kHasColumns = CollectedColumnsOf<Program>::size > 0;

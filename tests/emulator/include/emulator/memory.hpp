@@ -170,6 +170,31 @@ inline uint32_t own_rank() {
   return uint32_t(std::find(ctas.begin(), ctas.end(), self().cta) - ctas.begin());
 }
 
+// ---- shared memory of a CTA of the cluster, whose rank stands above an address's other bits
+constexpr uint32_t kRankBit = 24;
+inline void address_of_peer(uint32_t& address, uint32_t own, uint32_t rank) {
+  peer(rank);
+  if (own >> kRankBit != 0) fail("address %u is not in shared memory", own);
+  address = own | (rank + 1) << kRankBit;
+}
+inline uint64_t* word_at(uint32_t address) {
+  if (address >> kRankBit == 0 || address % 8 != 0) fail("address %u is no word of a cluster's", address);
+  uint8_t* const own = shared_byte(address & ((1u << kRankBit) - 1));
+  return word_of(*peer((address >> kRankBit) - 1), reinterpret_cast<uint64_t*>(own));
+}
+// st.async
+inline void store_async(uint32_t to, uint64_t word, uint32_t barrier) {
+  if (to >> kRankBit != barrier >> kRankBit) fail("st.async to one CTA, and to the barrier of another");
+  uint64_t *const place = word_at(to), *const counted = word_at(barrier);
+  machine.transfers.push_back({peer((to >> kRankBit) - 1), [=] {
+                                 *place = word;
+                                 Mbarrier& b = mbarrier(counted);
+                                 b.bytes -= 8;
+                                 complete_if_done(b);
+                               }});
+  give_way();
+}
+
 template <int Rank>
 struct TmaLoad {
   template <class... Coordinate>
