@@ -75,9 +75,10 @@ def _wanted() -> Iterator[Wanted]:
     yield catalog.linear(2048, 512, _BF16, layouts=transposed), _SMALL, (16384,)
     yield catalog.linear(256, 256, _BF16, residual=_BF16), _SMALL, (262144,)  # memory
     for shape in _OF_SCHEDULE:
-        # Epilogues of two lengths, then waits for short and long rows.
+        # Epilogues of two lengths, then waits within a cluster, for short and for long rows.
         yield catalog.linear(2048, 512, _BF16, bias=_BF16, activation="gelu"), shape, (16384,)
-        yield catalog.rmsnorm(512, 512, _BF16), shape, (65536,)
+        yield catalog.rmsnorm(2 * shape.tile_n, 256, _BF16), shape, (65536,)
+        yield catalog.rmsnorm(4 * shape.tile_n, 512, _BF16), shape, (65536,)
         yield catalog.rmsnorm(4096, 512, _BF16), shape, (16384,)
     assert {shape.schedule for shape in _OF_SCHEDULE} == set(SCHEDULES)
     yield catalog.rmsnorm(5120, 512, _BF16), _LARGE, (8192,)  # row blocks straddle waves

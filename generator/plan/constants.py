@@ -34,6 +34,12 @@ def _exchange(value: float, schedule: str) -> float:
     return _constant(value, "cycles", f"a {schedule} tile's wait for its row, whatever its length", _FITTED)
 
 
+def _in_cluster(value: float, schedule: str) -> float:
+    return _constant(
+        value, "cycles", f"such a wait of a {schedule} tile for the other of its cluster", _FITTED
+    )
+
+
 def _chain_slot(value: float, count: str) -> float:
     meaning = f"an issue slot between two GEMMs, on all four schedulers, with {count} warpgroups"
     return _constant(value, "cycles", meaning, _FITTED)
@@ -88,9 +94,9 @@ class Constants:
     exchange_cycles_pingpong: float = _exchange(900.0, "pingpong")
     exchange_cycles_pingpong2: float = _exchange(900.0, "pingpong2")
     exchange_cycles_cooperative: float = _exchange(1836.0, "cooperative")
-    cluster_exchange_cycles: float = _constant(
-        200.0, "cycles", "such a wait where the row's tiles are one cluster", _GUESS
-    )
+    cluster_exchange_cycles_pingpong: float = _in_cluster(100.0, "pingpong")
+    cluster_exchange_cycles_pingpong2: float = _in_cluster(100.0, "pingpong2")
+    cluster_exchange_cycles_cooperative: float = _in_cluster(750.0, "cooperative")
     exchange_tile_cycles: float = _constant(
         34.0, "cycles", "such a wait more for each tile of the row, whose partials are merged", _FITTED
     )

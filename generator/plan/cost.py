@@ -11,9 +11,9 @@ import math
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.phases import PhaseProgram, axis
 from comfuse.generator.phases.access import RUN
-from comfuse.generator.plan import memory
 from comfuse.generator.plan.gpus import Gpu
 from comfuse.generator.plan.kernel_plan import SCHEDULES, TileShape
+from comfuse.generator.plan.memory import in_cluster
 from comfuse.generator.spec import FusedSpec, Major, Space
 
 LARGE_M = 16384  # the M to plan for if none is given
@@ -115,9 +115,10 @@ def _epilogue_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: 
     cycles += constants.of("slot_cycles", shape.schedule) * slots * shape.tile_m * shape.tile_n / 128
     tiles = shape.tiles_n(spec.n)
     if tiles > 1:
-        wait = constants.of("exchange_cycles", shape.schedule) + constants.exchange_tile_cycles * tiles
-        if memory.in_cluster(program, shape):
-            wait = constants.cluster_exchange_cycles
+        if in_cluster(program, shape):
+            wait = constants.of("cluster_exchange_cycles", shape.schedule)
+        else:
+            wait = constants.of("exchange_cycles", shape.schedule) + constants.exchange_tile_cycles * tiles
         cycles += wait * sum(phase.waits for phase in program.phases)
         cycles += constants.tail_cycles * (program.row_tail is not None)
     tails = ("full",) if program.columns_wait else ("col", "full")

@@ -17,8 +17,14 @@ OWN = find("h200")
 # What a small share of the times, or two constants of nearly the same effect, leave less certain.
 LOOSE = {"throttle", "throttle_us", "trade_slots", "exchange_tile_cycles", "column_exchange_cycles"}
 LOOSE |= {"tail_cycles"}
-LOOSE |= {name for name in OWN.constants.values() if name.startswith("exchange_cycles_")}
+LOOSE |= {name for name in OWN.constants.values() if "exchange_cycles_" in name}
+# A hundredth of what a tile takes.
+LOOSEST = {"cluster_exchange_cycles_pingpong", "cluster_exchange_cycles_pingpong2"}
 HARDLY_SEEN = {"kept_of_b"}  # stays near to where it was
+
+
+def tolerance(name: str) -> float:
+    return 0.2 if name in LOOSEST else 0.08 if name in LOOSE else 0.015
 
 
 def changed(seed: int) -> dict[str, float]:
@@ -57,7 +63,7 @@ def test_the_constants_of_a_synthetic_gpu_are_found(seed: int) -> None:
     assert (made.values["flops"], made.values["bandwidth"]) == (7.1e14, 3.9e12)
     for name, value in truth.items():
         if name not in HARDLY_SEEN:
-            assert made.values[name] == pytest.approx(value, rel=0.08 if name in LOOSE else 0.015), name
+            assert made.values[name] == pytest.approx(value, rel=tolerance(name)), name
     assert made.error < 0.001 < made.error_before
 
 

@@ -40,6 +40,7 @@ from tests.gpu.test_unaligned import everything
 PROGRAMS: dict[str, tuple[Case, ...]] = {
     "bare": tuple(Case(BARE, n, schedule=s) for n in (200, 520) for s in SCHEDULES),
     "layernorm": tuple(Case(LAYERNORM, n, schedule=s) for n in (200, 520) for s in SCHEDULES),
+    "clusters": tuple(Case(p, 200, schedule=s) for p in (SOFTMAX, gemma_chain(200)) for s in SCHEDULES[1:3]),
     "wide": (Case(LAYERNORM, 576, schedule="cooperative-128x288"),),
     "softmax": tuple(Case(SOFTMAX, 520, schedule=s) for s in SCHEDULES),
     "gemma": tuple(Case(gemma_chain(520), 520, schedule=s) for s in SCHEDULES),
