@@ -5,12 +5,12 @@
 #   bench/on_gpu.sh build tests plain        these stages, in this order
 #
 # Usual stages: build tests random sanitizer plain overhead bench graphs models pass-time
-# Others: chains tune rmsnorm build-models b2b attention profile
+# Others: chains tune rmsnorm narrow build-models b2b attention profile
 # Environment:
 #   OUT              results and logs go here (default: bench/results)
 #   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
 #   BUILD_ARGS BUILD_BENCH_ARGS TEST_ARGS CHAINS_ARGS RANDOM_ARGS PLAIN_ARGS BENCH_ARGS TUNE_ARGS RMSNORM_ARGS
-#   GRAPHS_ARGS MODELS_ARGS B2B_ARGS ATTENTION_ARGS
+#   NARROW_ARGS GRAPHS_ARGS MODELS_ARGS B2B_ARGS ATTENTION_ARGS
 #                    more arguments for a stage, e.g. BUILD_ARGS='tests/gpu -k n768' TEST_ARGS='-k n768'
 #   MODELS           workloads of models, or models, for build-models, models and pass-time, e.g. 'bert_large gpt2-inference'
 #   LIMIT_<STAGE>    seconds, e.g. LIMIT_TESTS=200
@@ -19,7 +19,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 usual=(build tests random sanitizer plain overhead bench graphs models pass-time)
-known=" ${usual[*]} chains tune rmsnorm build-models b2b attention profile "
+known=" ${usual[*]} chains tune rmsnorm narrow build-models b2b attention profile "
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=("${usual[@]}")
 for s in "${stages[@]}"; do
@@ -120,6 +120,8 @@ run_stage() {
     attention) stage attention 300 python3 -m bench.attention --output "$out" ${ATTENTION_ARGS:-} ;;
     # shellcheck disable=SC2086
     rmsnorm) stage rmsnorm 500 python3 -m bench rmsnorm --processes 1 --output "$out" ${RMSNORM_ARGS:-} ;;
+    # shellcheck disable=SC2086
+    narrow) stage narrow 300 python3 -m bench narrow --processes 1 --output "$out" ${NARROW_ARGS:-} ;;
     profile) # the counters that the notes ask for
       stage profile 240 python3 -m bench.profile graphs-gelu_backward-16384x4096x1024 \
         graphs-rmsnorm-8192x4096x4096 postnorm-16384x768x768 b2b-1048576x64x256x64 \
