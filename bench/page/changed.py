@@ -39,6 +39,15 @@ CHANGED: tuple[Changed, ...] = (
         ("b2b-20261130-180036-afc5adb",),
         "GELU between two GEMMs took 14 issue slots an element, and takes 7 by tanh.approx",
     ),
+    Changed(
+        ("postnorm-65536x256x256",),
+        (
+            "postnorm-20261129-192841-99804d1",
+            "postnorm-20261129-210549-621ddbf",
+            "postnorm-20261130-180634-afc5adb",
+        ),
+        "the two tiles of a row exchanged statistics through L2, and do so in their cluster's shared memory",
+    ),
 )
 
 
