@@ -33,9 +33,10 @@ from tests.inductor.regions import found, half
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
 FILES = {
-    "graphs": "graphs-20261130-210949-6dd9b76",
+    "graphs": "graphs-20261130-235321-23a5cd4",
     "rmsnorm": "rmsnorm-20261130-215351-4511c29",
-    "postnorm": "postnorm-20261130-180634-afc5adb",
+    "postnorm": "postnorm-20261130-234330-23a5cd4",
+    "narrow": "narrow-20261130-234906-23a5cd4",
     "plain_gemm": "plain_gemm-20261129-210955-621ddbf",
     "b2b": "b2b-20261130-191520-030808a",
 }
@@ -135,7 +136,10 @@ def test_the_model_is_near_to_what_was_measured(row: Row) -> None:
     if row.unfused_us is not None and row.unfused_us > row.gemm_us:
         # It may be too kind to TorchInductor, but not too unkind; the links of a chain may be fused apart.
         kindest = 0.5 if row.kind is Kind.CHAIN else 0.65
-        assert kindest * row.unfused_us < found.unfused_us < 1.03 * row.unfused_us
+        # A class has one factor for the library's GEMM, the mean of its rows', which may be above this row's.
+        above = measured.correction(row.kind, *row.shape[1:]).gemm / row.gemm - 1
+        unkindest = 1.03 * row.unfused_us + max(0.0, above) * row.gemm_us
+        assert kindest * row.unfused_us < found.unfused_us < unkindest
 
 
 @pytest.mark.parametrize("row", [r for r in measured.ROWS if r.unfused_us], ids=lambda r: r.workload)
