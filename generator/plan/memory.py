@@ -77,22 +77,10 @@ def in_cluster(program: PhaseProgram, shape: TileShape) -> bool:
     return program.waits and shape.cluster_n == shape.tiles_n(program.spec.n) > 1
 
 
-def strips(program: PhaseProgram, shape: TileShape) -> int:
-    """In how many parts of 64 rows a warpgroup takes its tile through a phase, one after the other.
-
-    Where tiles wait for each other's rows: what it waits for on one part arrives while it works on the other.
-    """
-    spec = program.spec
-    waits = program.waits and shape.tiles_n(spec.n) > 1
-    only_rows = all(axis(spec, r) == "row" for r in program.reductions)
-    return shape.rows_of_warpgroup // PIECE_ROWS if waits and only_rows else 1
-
-
 def group_bytes(program: PhaseProgram, shape: TileShape) -> int:
     """Words that a cluster's CTAs exchange (csrc/include/comfuse/sm90/cluster_group.hpp).
 
-    A word a row and tile of each reduction that is fed back, twice for each team, and two barriers a warp
-    and strip.
+    A word a row and tile of each reduction that is fed back, twice for each team, and two barriers a warp.
     """
     if not in_cluster(program, shape):
         return 0
@@ -100,7 +88,7 @@ def group_bytes(program: PhaseProgram, shape: TileShape) -> int:
     rows = sum(axis(program.spec, r) == "row" for r in waited)
     schedule = SCHEDULES[shape.schedule]
     words = 2 * schedule.teams * rows * shape.cluster_n * shape.tile_m
-    return 8 * (words + 2 * strips(program, shape) * 4 * schedule.warpgroups)
+    return 8 * (words + 2 * 4 * schedule.warpgroups)
 
 
 def _column_states(spec: FusedSpec, shape: TileShape, reduction: int) -> int:

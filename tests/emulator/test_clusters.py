@@ -42,7 +42,7 @@ def test_exchanges_against_float64(case: Case, processors: int, tmp_path: Path, 
 FAULTS: dict[str, tuple[str, str, str]] = {
     "a warp does not await its peers' words": (
         "cluster_group.hpp",
-        "wait(*b, position.awaited / kDepth & 1);",
+        "wait(*b, position.exchange >> 1 & 1);",
         ";",
     ),
     "a CTA loads before its peer's barriers are there": (

@@ -3,9 +3,8 @@
 // bytes.  Nothing passes through L2, which polls would slow down for everybody, and the launch need not be
 // cooperative.
 //
-// A warp has buffers for two items and takes them in turn.  Its peers write to one again when they have all
-// words of the item between, this warp's among them, and it publishes those when it has read the first.  It
-// has barriers for as many exchanges as can be under way: its own, one a strip, and the next of its peers.
+// A warp has two buffers and takes them in turn.  Its peers write to one again when they have all words of
+// the exchange between, this warp's among them, and it publishes those when it has read the first.
 #pragma once
 
 #include "comfuse/sm90/reductions.hpp"
@@ -34,25 +33,24 @@ struct ClusterGroup {
   static constexpr bool kIsUsed = FedBack::size > 0 && kTilesN > 1 && kTilesN == Kernel::ClusterN;
 
   // ---- layout: words by team, parity of its items, reduction, tile and row; barriers by team, warp and
-  // exchange of the warp
+  // parity of the warp's exchanges
   static constexpr int kWarps = 4 * Kernel::kTeamSize, kRowsOfWarp = 16 * Kernel::kFragments;
-  static constexpr int kDepth = 2 * Kernel::kStrips;  // exchanges with a barrier of their own
   static constexpr int kWordsOfItem = FedBack::size * kTilesN * TileM;
   static constexpr int kBytes = kIsUsed ? Kernel::kTeams * 2 * kWordsOfItem * 8 : 0;
-  static constexpr int kBarriers = kIsUsed ? Kernel::kTeams * kWarps * kDepth : 0;
+  static constexpr int kBarriers = kIsUsed ? Kernel::kTeams * kWarps * 2 : 0;
 
   uint64_t *words, *barriers;  // the team's
 
   CF_DEVICE static ClusterGroup of_team(uint8_t* memory, uint64_t* barriers, int team) {
-    return {reinterpret_cast<uint64_t*>(memory) + team * 2 * kWordsOfItem, barriers + team * kWarps * kDepth};
+    return {reinterpret_cast<uint64_t*>(memory) + team * 2 * kWordsOfItem, barriers + team * kWarps * 2};
   }
   CF_DEVICE void init() const {
-    for (int i = 0; i < (kIsUsed ? kWarps * kDepth : 0); ++i) Barrier::init(barriers + i, 1);
+    for (int i = 0; i < (kIsUsed ? kWarps * 2 : 0); ++i) Barrier::init(barriers + i, 1);
   }
 
-  // Where a warp stands: exchanges that it has published and awaited, and items whose last one is over.
+  // Where a warp stands: its exchanges so far, and the items whose last one is over.
   struct Position {
-    uint32_t published = 0, awaited = 0, item = 0;
+    uint32_t exchange = 0, item = 0;
   };
 
   // To all tiles, this one too.
@@ -61,17 +59,16 @@ struct ClusterGroup {
     uint64_t* const to = words_of<E>(position) + tile_n * TileM + row;
 #pragma unroll
     for (int rank = 0; rank < kTilesN; ++rank)
-      store_to_peer(address_of_peer(to, rank), word,
-                    address_of_peer(barrier(position.published, warp), rank));
+      store_to_peer(address_of_peer(to, rank), word, address_of_peer(barrier(position, warp), rank));
   }
 
-  // All lanes: waits for the words of its rows, of so many reductions.
+  // All lanes, behind the warp's words of so many reductions: waits for those of its rows.
   CF_DEVICE void await(Position& position, int warp, int reductions) const {
-    uint64_t* const b = barrier(position.awaited, warp);
+    uint64_t* const b = barrier(position, warp);
     __syncwarp();
     if (lane_id() == 0) Barrier::arrive_and_expect_tx(b, reductions * kTilesN * kRowsOfWarp * 8);
-    wait(*b, position.awaited / kDepth & 1);
-    ++position.awaited;
+    wait(*b, position.exchange >> 1 & 1);
+    ++position.exchange;
   }
 
   // Then: one row's, merged in the order of the tiles.
@@ -88,8 +85,8 @@ struct ClusterGroup {
   }
 
  private:
-  CF_DEVICE uint64_t* barrier(uint32_t exchange, int warp) const {
-    return barriers + warp * kDepth + exchange % kDepth;
+  CF_DEVICE uint64_t* barrier(Position const& position, int warp) const {
+    return barriers + warp * 2 + (position.exchange & 1);
   }
   template <class E>
   CF_DEVICE uint64_t* words_of(Position const& position) const {

@@ -1,9 +1,8 @@
 // Runs a program's phases over one tile, whose GEMM result lies in the accumulators.
 //
 // A phase: values a row (Columns), then 32 columns by 32 columns the fragments (Groups, Lets, Effects), then
-// its reductions.  Where the kernel is staggered a warpgroup takes its fragments one after the other, a strip
-// each; otherwise they are one strip.  The threads of a quad split their rows' work (quad.hpp): the owner of
-// a row merges its reductions and evaluates its Columns and Groups, and hands the results to the other three.
+// its reductions.  The threads of a quad split their rows' work (quad.hpp): the owner of a row merges its
+// reductions and evaluates its Columns and Groups, and hands the results to the other three.
 #pragma once
 
 #include "comfuse/sm90/accumulate.hpp"
@@ -32,8 +31,7 @@ class Epilogue {
   using Collected = CollectorMemory<Kernel>;
   using InCluster = ClusterGroup<Kernel>;
   using Ring = SlotRing<Kernel>;
-  static constexpr int kFragments = Kernel::kFragments, kStrips = Kernel::kStrips;
-  static constexpr int kRows = 2 * kFragments;  // that a thread touches in a strip
+  static constexpr int kFragments = Kernel::kFragments, kRows = 2 * kFragments;  // rows a thread touches
   static constexpr int TileN = Kernel::TileN, kChunks = TileN / kFragmentColumns;
   static constexpr int kGroup = group_columns(ReductionsOf<Program>{});
   static constexpr int kChunksOfGroup = kGroup > 0 ? kGroup / kFragmentColumns : kChunks;
@@ -72,10 +70,11 @@ class Epilogue {
     // Where the compiler sees that they are the same for all tiles, it computes rows and addresses before the
     // first one and keeps them in registers while the GEMMs need those.
     asm volatile("" : "+r"(row_));
+    owned_row_ = row_ + Owners::owned_row();
     if constexpr (Ring::kOrdered) Ring::Turn::await(team_);
     if constexpr (Kernel::kVectorBytes > 0) wait(*shared_.vector_full, phase_);
     if constexpr (Collected::kIsUsed) wait(shared_.collected.emptied(team_), phase_ ^ 1);
-    run_phases<List<>>(accumulator, item, PhasesOf<Program>{});
+    run_phases(accumulator, item, PhasesOf<Program>{});
     run_row_tail(item);
     if constexpr (Layout::kHasColumnGroup)
       if (!item.phantom()) ColumnGroup<Kernel>(params_, shared_.columns, item).run_tail();
@@ -94,41 +93,34 @@ class Epilogue {
   }
 
  private:
-  template <class Before>
-  CF_DEVICE void run_phases(typename Kernel::Accumulator&, Item const&, List<>) {}
-  // `Before`: the effects of the phase before.  Its strips' words are awaited one by one as late as can be.
-  template <class Before, class P, class... Rest>
-  CF_DEVICE void run_phases(typename Kernel::Accumulator& accumulator, Item const& item, List<P, Rest...>) {
-#pragma unroll
-    for (int strip = 0; strip < kStrips; ++strip) {
-      if constexpr (kStrips > 1) await(item, strip, Before{});
-      run_phase<P>(accumulator, item, strip);
-    }
-    if constexpr (kStrips == 1) {
-      rest(item, typename P::Effects{});
-      await(item, 0, typename P::Effects{});
-    }
-    // After the wait for the row group, although the slots are free before: epilogues that overlap more
-    // poll more, and gained nothing.
-    constexpr bool kLastWithTiles = P::Tiles::size > 0 && (true && ... && (Rest::Tiles::size == 0));
-    if constexpr (Ring::kOrdered && kLastWithTiles) Ring::Turn::pass(team_);
-    run_phases<typename P::Effects>(accumulator, item, List<Rest...>{});
+  template <class... P>
+  static constexpr int last_phase_with_tiles(List<P...>) {
+    int last = -1, phase = 0;
+    ((last = P::Tiles::size > 0 ? phase : last, ++phase), ...);
+    return last;
+  }
+  template <class... P>
+  CF_DEVICE void run_phases(typename Kernel::Accumulator& accumulator, Item const& item, List<P...>) {
+    run_phases(accumulator, item, List<P...>{}, std::make_integer_sequence<int, sizeof...(P)>{});
+  }
+  template <class... P, int... I>
+  CF_DEVICE void run_phases(typename Kernel::Accumulator& accumulator, Item const& item, List<P...>,
+                            std::integer_sequence<int, I...>) {
+    constexpr int kLast = last_phase_with_tiles(List<P...>{});
+    (run_phase<P, I == kLast>(accumulator, item), ...);
   }
 
-  CF_DEVICE int first_row(int strip) const { return row_ + strip * kFragments * 64; }
-  CF_DEVICE int owned_row(int strip) const { return first_row(strip) + Owners::owned_row(); }
-
-  template <class P>
-  CF_DEVICE void run_phase(typename Kernel::Accumulator& accumulator, Item const& item, int strip) {
+  template <class P, bool kLastWithTiles>
+  CF_DEVICE void run_phase(typename Kernel::Accumulator& accumulator, Item const& item) {
     float columns[P::Columns::size + 1][kRows], groups[P::Groups::size + 1][kRows];
-    RowSource<Kernel, P> rows{params_, item, stats_[strip], shared_.vectors, owned_row(strip), {}};
+    RowSource<Kernel, P> rows{params_, item, stats_, shared_.vectors, owned_row_, {}};
     rows.evaluate(typename P::Columns{});
     broadcast(rows.values, columns);
     Tile const tile(item, params_.m);
     if (item.tile_n == 0) store_columns(rows, tile, typename P::Effects{});
 
     Reducers<typename P::Effects, kRows> reducers;
-    FragmentSource<Kernel, P> source(params_, item, shared_.vectors, first_row(strip), columns);
+    FragmentSource<Kernel, P> source(params_, item, shared_.vectors, row_, columns);
     source.groups = groups;
     source.column_states = shared_.columns;
 #pragma unroll
@@ -139,7 +131,6 @@ class Epilogue {
         begin_group<P>(rows, groups, tile, chunk / kChunksOfGroup);
 #pragma unroll
       for (int i = 0; i < kFragments; ++i) {
-        float (&acc)[Kernel::kProducts * TileN / 2] = accumulator[strip * kFragments + i];
         source.i = i;
         source.column = chunk * kFragmentColumns;
         source.tiles = slots.address[i];
@@ -147,17 +138,20 @@ class Epilogue {
         for (int p = 0; p < Kernel::kProducts; ++p) {
 #pragma unroll
           for (int n = 0; n < kFragmentValues; ++n)
-            source.acc[p].v[n] = acc[(p * TileN + source.column) / 2 + n];
+            source.acc[p].v[n] = accumulator[i][(p * TileN + source.column) / 2 + n];
         }
         with_lets(source, typename P::Lets{}, [&](auto const& env) {
-          perform_all(env, acc + source.column / 2, reducers, typename P::Effects{});
+          perform_all(env, accumulator[i] + source.column / 2, reducers, typename P::Effects{});
         });
       }
       ring_.release(slots);
       if (kGroup > 0 && (chunk + 1) % kChunksOfGroup == 0)
         end_group(reducers, chunk / kChunksOfGroup, typename P::Effects{});
     }
-    reduce_all(reducers, item, tile, strip, typename P::Effects{});
+    reduce_all(reducers, item, tile, typename P::Effects{});
+    // After the wait for the row group, although the slots are free before: epilogues that overlap more
+    // poll more, and gained nothing.
+    if constexpr (Ring::kOrdered && kLastWithTiles) Ring::Turn::pass(team_);
   }
 
   // ---- values a row, and a row and group
@@ -176,32 +170,32 @@ class Epilogue {
   }
 
   // ---- stores of the owned row; `Source`: RowSource or GroupSource
-  CF_DEVICE static bool stores_row(Tile const& tile, int row) { return Owners::owns() && tile.has_row(row); }
+  CF_DEVICE bool stores_row(Tile const& tile) const { return Owners::owns() && tile.has_row(owned_row_); }
   template <class T>
-  CF_DEVICE T* output_row(int output, Item const& item, int row) const {
+  CF_DEVICE T* output_row(int output, Item const& item) const {
     CfTensor const& out = params_.outputs[output];
-    return Kernel::template base<T>(out, item) + int64_t(item.row() + row) * out.stride;
+    return Kernel::template base<T>(out, item) + int64_t(item.row() + owned_row_) * out.stride;
   }
   template <class P, class... E>
   CF_DEVICE void store_columns(RowSource<Kernel, P> const& rows, Tile const& tile, List<E...>) const {
-    if (stores_row(tile, rows.row)) (store_column(rows, E{}), ...);
+    if (stores_row(tile)) (store_column(rows, E{}), ...);
   }
   template <class Rows, class E>
   CF_DEVICE void store_column(Rows const&, E) const {}
   template <class Rows, int Output, class T, class X>
   CF_DEVICE void store_column(Rows const& rows, ColumnStore<Output, T, X>) const {
-    *output_row<T>(Output, rows.item, rows.row) = from_float<T>(evaluate_one(rows, X{}));
+    *output_row<T>(Output, rows.item) = from_float<T>(evaluate_one(rows, X{}));
   }
   template <class P, class... E>
   CF_DEVICE void store_groups(GroupSource<Kernel, P> const& source, Tile const& tile, List<E...>) const {
-    if (stores_row(tile, source.rows.row)) (store_group(source, E{}), ...);
+    if (stores_row(tile)) (store_group(source, E{}), ...);
   }
   template <class Groups, class E>
   CF_DEVICE void store_group(Groups const&, E) const {}
   template <class Groups, int Output, class T, class X>
   CF_DEVICE void store_group(Groups const& source, GroupStore<Output, T, X>) const {
     Item const& item = source.rows.item;
-    output_row<T>(Output, item, source.rows.row)[item.tile_n * (TileN / kGroup) + source.group] =
+    output_row<T>(Output, item)[item.tile_n * (TileN / kGroup) + source.group] =
         from_float<T>(evaluate_one(source, X{}));
   }
 
@@ -259,35 +253,28 @@ class Epilogue {
 
   // ---- reductions at the end of a phase
   template <class R, class... E>
-  CF_DEVICE void reduce_all(R& reducers, Item const& item, Tile const& tile, int strip, List<E...>) {
-    (reduce_tile(reducers.of(E{}), item, tile, strip, E{}), ...);
-    if constexpr (InCluster::kIsUsed && kFedBack<E...> > 0) ++group_.published;
-    if constexpr (kColumnsWait<E...>)
-      if (!item.phantom())
-        ColumnGroup<Kernel>(params_, shared_.columns, item).publish(parity_.tag(), Exchanged<E...>{});
-  }
-  template <class... E>
-  CF_DEVICE void rest(Item const& item, List<E...>) {
-    if constexpr (kRowsWait<E...> || kColumnsWait<E...>)
-      if (!item.phantom()) Exchange::rest();
-  }
-  template <class... E>
-  CF_DEVICE void await(Item const& item, int strip, List<E...>) {
-    if constexpr (InCluster::kIsUsed && kFedBack<E...> > 0) {
-      shared_.group.await(group_, warp_, kFedBack<E...>);
-      (gather_in_cluster(strip, E{}), ...);
+  CF_DEVICE void reduce_all(R& reducers, Item const& item, Tile const& tile, List<E...>) {
+    (reduce_tile(reducers.of(E{}), item, tile, E{}), ...);
+    using Columns = typename Filter<IsExchanged, List<E...>>::type;
+    constexpr int kFedBack = (0 + ... + int(is_fed_back<E>));
+    if constexpr (InCluster::kIsUsed && kFedBack > 0) {
+      shared_.group.await(group_, warp_, kFedBack);
+      (gather_in_cluster(E{}), ...);
     }
-    if constexpr (kRowsWait<E...> || kColumnsWait<E...>) {
-      if (item.phantom()) return;
-      if constexpr (kRowsWait<E...>) (reduce_row_group(item, strip, E{}), ...);
-      if constexpr (kColumnsWait<E...>)
-        ColumnGroup<Kernel>(params_, shared_.columns, item).gather(parity_.tag(), Exchanged<E...>{});
-    }
+    constexpr bool kRowsWait = Layout::kHasRowGroup && kFedBack > 0, kColumnsWait = Columns::size > 0;
+    if ((!kRowsWait && !kColumnsWait) || item.phantom()) return;
+    ColumnGroup<Kernel> const group(params_, shared_.columns, item);
+    if constexpr (kColumnsWait) group.publish(parity_.tag(), Columns{});
+    Exchange::rest();
+    if constexpr (kRowsWait) (reduce_row_group(item, E{}), ...);
+    if constexpr (kColumnsWait) group.gather(parity_.tag(), Columns{});
   }
+  template <class E>
+  struct IsExchanged : std::bool_constant<IsColReduce<E>::value && Layout::kHasColumnGroup> {};
   template <class R, class E>
-  CF_DEVICE void reduce_tile(R const&, Item const&, Tile const&, int, E) {}
+  CF_DEVICE void reduce_tile(R const&, Item const&, Tile const&, E) {}
   template <class R, int Reduction, class Monoid, class X>
-  CF_DEVICE void reduce_tile(R const& reducer, Item const& item, Tile const& tile, int strip,
+  CF_DEVICE void reduce_tile(R const& reducer, Item const& item, Tile const& tile,
                              RowReduce<Reduction, Monoid, X> effect) {
     typename Monoid::State states[kRows];
     auto count = [&](int q) { return tile.columns_of_thread(q); };
@@ -295,20 +282,20 @@ class Epilogue {
     for (int r = 0; r < kRows; ++r)
       states[r] = reducer.rows[r].finish(count(lane_id() % 4), item.column() + first_column_of_thread());
     auto const state = Owners::template reduce<Monoid>(states, count);
-    state_of<Reduction>(stats_[strip]) = state;
+    state_of<Reduction>(stats_) = state;
     if (Kernel::Scheduler::kTilesN == 1 || !Owners::owns() || item.phantom()) return;
     if constexpr (InCluster::kIsUsed && is_fed_back<RowReduce<Reduction, Monoid, X>>)
-      shared_.group.template publish<RowReduce<Reduction, Monoid, X>>(group_, warp_, item.tile_n,
-                                                                      owned_row(strip), state.pack());
+      shared_.group.template publish<RowReduce<Reduction, Monoid, X>>(group_, warp_, item.tile_n, owned_row_,
+                                                                      state.pack());
     else if constexpr (is_fed_back<RowReduce<Reduction, Monoid, X>>)
-      Group::publish(words(effect, item), item.tile_n, owned_row(strip), state.pack(), parity_.tag());
+      Group::publish(words(effect, item), item.tile_n, owned_row_, state.pack(), parity_.tag());
     else
-      TailWords::template words<RowReduce<Reduction, Monoid, X>>(
-          params_.workspace, params_.row_blocks, item, owned_row(strip))[item.tile_n * Kernel::TileM] =
+      TailWords::template words<RowReduce<Reduction, Monoid, X>>(params_.workspace, params_.row_blocks, item,
+                                                                 owned_row_)[item.tile_n * Kernel::TileM] =
           state.pack();
   }
   template <class R, int Reduction, class Monoid, class X>
-  CF_DEVICE void reduce_tile(R const& reducer, Item const&, Tile const& tile, int,
+  CF_DEVICE void reduce_tile(R const& reducer, Item const&, Tile const& tile,
                              FullReduce<Reduction, Monoid, X>) {
     float const count = tile.rows_of_thread(row_, lane_id() / 4) * tile.columns_of_thread(lane_id() % 4);
     auto const state = reduce_warp<Monoid>(reducer.all.finish(count), count);
@@ -328,7 +315,7 @@ class Epilogue {
     auto count = [](int) { return float(G / 4); };  // a group exists as a whole, or not at all
 #pragma unroll
     for (int r = 0; r < kRows; ++r) states[r] = reducer.rows[r].finish(G / 4);
-    group_state_of<Reduction>(stats_[0], group) = Owners::template reduce<Monoid>(states, count);
+    group_state_of<Reduction>(stats_, group) = Owners::template reduce<Monoid>(states, count);
   }
 
   // ---- across the tiles of a row
@@ -336,37 +323,27 @@ class Epilogue {
   template <class E>
   static constexpr bool is_fed_back = position_in<E, FedBackOf<Program>> < FedBackOf<Program>::size;
   template <class E>
-  struct IsExchanged : std::bool_constant<IsColReduce<E>::value && Layout::kHasColumnGroup> {};
-  template <class... E>
-  using Exchanged = typename Filter<IsExchanged, List<E...>>::type;
-  template <class... E>
-  static constexpr int kFedBack = (0 + ... + int(is_fed_back<E>));
-  template <class... E>
-  static constexpr bool kRowsWait = Layout::kHasRowGroup && kFedBack<E...> > 0;
-  template <class... E>
-  static constexpr bool kColumnsWait = Exchanged<E...>::size > 0;
-  template <class E>
   CF_DEVICE uint64_t* words(E, Item const& item) const {
     constexpr int kReduction = position_in<E, FedBackOf<Program>>;
     return params_.workspace.row_group +
            (int64_t(kReduction) * params_.row_blocks + item.row_block) * Layout::kWordsPerRowBlock;
   }
   template <class E>
-  CF_DEVICE void reduce_row_group(Item const&, int, E) {}
+  CF_DEVICE void reduce_row_group(Item const&, E) {}
   template <int Reduction, class Monoid, class X>
-  CF_DEVICE void reduce_row_group(Item const& item, int strip, RowReduce<Reduction, Monoid, X> effect) {
+  CF_DEVICE void reduce_row_group(Item const& item, RowReduce<Reduction, Monoid, X> effect) {
     if constexpr (is_fed_back<RowReduce<Reduction, Monoid, X>>)
-      state_of<Reduction>(stats_[strip]) =
-          Group::template gather<Monoid>(words(effect, item), owned_row(strip), parity_.tag());
+      state_of<Reduction>(stats_) =
+          Group::template gather<Monoid>(words(effect, item), owned_row_, parity_.tag());
   }
 
   template <class E>
-  CF_DEVICE void gather_in_cluster(int, E) {}
+  CF_DEVICE void gather_in_cluster(E) {}
   template <int Reduction, class Monoid, class X>
-  CF_DEVICE void gather_in_cluster(int strip, RowReduce<Reduction, Monoid, X>) {
+  CF_DEVICE void gather_in_cluster(RowReduce<Reduction, Monoid, X>) {
     using E = RowReduce<Reduction, Monoid, X>;
     if constexpr (is_fed_back<E>)
-      state_of<Reduction>(stats_[strip]) = shared_.group.template gather<E>(group_, owned_row(strip));
+      state_of<Reduction>(stats_) = shared_.group.template gather<E>(group_, owned_row_);
   }
 
   using TailWords = RowTailWords<Kernel>;
@@ -376,23 +353,19 @@ class Epilogue {
       if (item.phantom()) return;
       if constexpr (Layout::kHasRowTail) {
         if (!TailWords::arrives_last(params_.workspace, item, warp_)) return;
+        gather_rows(item, RowTailReductionsOf<Program>{});
       } else if (item.tile_n > 0) {
         return;
       }
-#pragma unroll
-      for (int strip = 0; strip < kStrips; ++strip) {
-        if constexpr (Layout::kHasRowTail) gather_rows(item, strip, RowTailReductionsOf<Program>{});
-        RowSource<Kernel, Tail> rows{params_, item, stats_[strip], shared_.vectors, owned_row(strip), {}};
-        rows.evaluate(typename Tail::Columns{});
-        store_columns(rows, Tile(item, params_.m), typename Tail::Effects{});
-      }
+      RowSource<Kernel, Tail> rows{params_, item, stats_, shared_.vectors, owned_row_, {}};
+      rows.evaluate(typename Tail::Columns{});
+      store_columns(rows, Tile(item, params_.m), typename Tail::Effects{});
     }
   }
   template <class... E>
-  CF_DEVICE void gather_rows(Item const& item, int strip, List<E...>) {
-    ((state_of<ReductionOf<E>::index>(stats_[strip]) =
-          TailWords::template merge<typename ReductionOf<E>::Monoid>(
-              TailWords::template words<E>(params_.workspace, params_.row_blocks, item, owned_row(strip)))),
+  CF_DEVICE void gather_rows(Item const& item, List<E...>) {
+    ((state_of<ReductionOf<E>::index>(stats_) = TailWords::template merge<typename ReductionOf<E>::Monoid>(
+          TailWords::template words<E>(params_.workspace, params_.row_blocks, item, owned_row_))),
      ...);
   }
 
@@ -401,11 +374,12 @@ class Epilogue {
   Ring ring_;
   LaunchParity parity_;
   typename InCluster::Position group_;
-  Stats<ReductionsOf<Program>, TileN> stats_[kStrips];
+  Stats<ReductionsOf<Program>, TileN> stats_;
   uint32_t phase_ = 0;  // of the team's vectors, and of its buffers for the collector
   int team_;
-  int warp_;  // in the team
-  int row_;  // first of the warp's 16 rows in the tile
+  int warp_;       // in the team
+  int row_;        // first of the warp's 16 rows in the tile
+  int owned_row_;  // the row in the tile that this thread owns
 };
 
 }  // namespace comfuse::sm90

@@ -8,7 +8,6 @@ namespace comfuse::sm90 {
 template <class Kernel>
 struct Extent {
   static constexpr int kFragments = Kernel::kFragments, TileN = Kernel::TileN;
-  static constexpr int kRowsOfWarpgroup = 64 * kFragments * Kernel::kStrips;
 
   typename Kernel::Scheduler::Item item;
   int rows, columns;  // of the tile; a phantom tile has no columns
@@ -30,7 +29,7 @@ struct Extent {
   }
 
   // First of the 16 rows that a warp of the team has in each fragment; the fragments are 64 rows apart.
-  CF_DEVICE static int first_row_of_warp(int warp) { return warp / 4 * kRowsOfWarpgroup + warp % 4 * 16; }
+  CF_DEVICE static int first_row_of_warp(int warp) { return warp / 4 * (kFragments * 64) + warp % 4 * 16; }
   // Of its rows, those of a warp,
   CF_DEVICE int rows_of_warp(int warp) const {
     int count = 0;

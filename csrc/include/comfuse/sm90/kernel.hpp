@@ -32,12 +32,7 @@ struct FusedGemm {
   static constexpr int ClusterN = ClusterShape::ClusterN;
   static constexpr int kTeams = Schedule::kTeams, kTeamSize = Schedule::kTeamSize,
                        kConsumers = kTeams * kTeamSize;
-  // Where tiles wait for each other's rows, a warpgroup takes its fragments one after the other through each
-  // phase: what it waits for on one arrives while it works on the other.
-  static constexpr bool kStaggered = Main::kFragments > 1 && Scheduler::kTilesN > 1 &&
-                                     FedBackOf<Program>::size > 0 && only_rows(ReductionsOf<Program>{});
-  static constexpr int kStrips = kStaggered ? Main::kFragments : 1,
-                       kFragments = Main::kFragments / kStrips;  // that it takes at once
+  static constexpr int kFragments = Main::kFragments;
   static constexpr bool kClippedN = N % TileN != 0 || Scheduler::kTilesN % ClusterN != 0;
   static_assert(N > 0 && TileN % 32 == 0 && TileM == 128);
   // Where B is not permuted, threads keep the pairs of columns that wgmma deals them, or trade for runs of
@@ -51,7 +46,6 @@ struct FusedGemm {
   static constexpr int kConsumersBarrier = 1 + 2 * kTeams;  // of all consumers, behind those of Turns
   // The registers that a CTA starts with, 168 or 96 a thread, dealt out anew.
   static_assert(kConsumers == 2 || kConsumers == 4);
-  static_assert(kStrips == 1 || kTeamSize == 1);
   static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32,
                        kConsumerRegisters = kConsumers == 2 ? 232 : 112;
 
@@ -61,7 +55,7 @@ struct FusedGemm {
   static constexpr int kSlotBytes = 64 * 32 * max_tile_element(OperandList{});
   template <class... P>
   static constexpr int slots_per_item(List<P...>) {  // of one member's ring
-    return (0 + ... + P::Tiles::size) * Main::kFragments * (TileN / 32);
+    return (0 + ... + P::Tiles::size) * kFragments * (TileN / 32);
   }
   static constexpr int kSlotsPerItem = slots_per_item(PhasesOf<Program>{});
   template <class... P>
@@ -222,19 +216,16 @@ struct FusedGemm {
   template <class... Leaf>
   CF_DEVICE static void produce_phase(Params const& params, uint8_t* memory, Item const& item, Rings& rings,
                                       List<Leaf...>) {
-    if constexpr (sizeof...(Leaf) > 0) {
-      for (int strip = 0; strip < kStrips; ++strip)
-        for (int column = item.column(); column < item.column() + TileN; column += 32) {
+    if constexpr (sizeof...(Leaf) > 0)
+      for (int column = item.column(); column < item.column() + TileN; column += 32) {
 #pragma unroll
-          for (int part = 0; part < kTeamSize * kFragments; ++part) {
-            int const member = part / kFragments;  // a constant once unrolled: rings stay in registers
-            int const row = item.row() + 64 * (part + strip * kFragments);
-            (produce_slot(params, epilogue_memory(memory, 0, member), item, row, column,
-                          rings.members[member], Leaf{}),
-             ...);
-          }
+        for (int part = 0; part < TileM / 64; ++part) {
+          int const member = part / kFragments;  // a constant once unrolled: rings stay in registers
+          (produce_slot(params, epilogue_memory(memory, 0, member), item, item.row() + part * 64, column,
+                        rings.members[member], Leaf{}),
+           ...);
         }
-    }
+      }
   }
   template <class Position, class Leaf>
   CF_DEVICE static void produce_slot(Params const& params, EpilogueShared const& shared, Item const& item,

@@ -66,11 +66,6 @@ using CollectedColumnsOf =
 template <class ProgramT>
 using FullReductionsOf = typename Filter<IsFullReduce, ReductionsOf<ProgramT>>::type;
 
-template <class... E>
-constexpr bool only_rows(List<E...>) {
-  return (true && ... && IsRowReduce<E>::value);
-}
-
 // Whether a program can do with pairs of columns: of what it reads, of what it reduces and of what it stores.
 template <class X>
 constexpr bool comes_in_pairs = !IsStridedTile<X>::value;
