@@ -51,8 +51,9 @@ def commit() -> str:
 
 
 def gpu() -> dict[str, str]:
-    """What nvidia-smi says of the first GPU; empty without one."""
-    line = _output("nvidia-smi", f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader", "--id=0")
+    """What nvidia-smi says of the first GPU that this process may use; empty without one."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    line = _output("nvidia-smi", f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader", f"--id={first}")
     if not line:
         return {}
     return dict(zip(_GPU_FIELDS.split(","), (f.strip() for f in line.split(",")), strict=False))

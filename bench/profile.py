@@ -81,12 +81,16 @@ def profiled(name: str, provider: str, counters: list[str]) -> list[dict[str, An
         RuntimeError: ncu failed; the message ends with what it said.
     """
     command = ["ncu", "--csv", "--page", "raw", "--profile-from-start", "off", "--clock-control", "none"]
+    # Counters take several passes.  Kernels whose tiles wait for each other fail where ncu replays them one
+    # by one, so each pass is a run of the whole program.
+    command += ["--replay-mode", "application"]
     command += ["--metrics", ",".join(counters), sys.executable, "-m", "bench.profile"]
     command += ["--child", name, provider]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
     records = kernels(done.stdout)
     if done.returncode != 0 or not records:
-        raise RuntimeError(f"ncu returned {done.returncode}: {(done.stdout + done.stderr)[-600:]}")
+        said = [x for x in (done.stdout + done.stderr).splitlines() if not x.startswith('"')]
+        raise RuntimeError(f"ncu returned {done.returncode}: " + "\n".join(said[-8:]))
     return [{"record": "kernel", "workload": name, "provider": provider, **r} for r in records]
 
 

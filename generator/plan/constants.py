@@ -70,7 +70,7 @@ class Constants:
     efficiency_cooperative_224: float = _efficiency(1.13, "cooperative 128 x 224")
     efficiency_cooperative_256: float = _efficiency(1.108, "cooperative 128 x 256")
     efficiency_cooperative_288: float = _efficiency(1.075, "cooperative 128 x 288")
-    efficiency_cooperative_320: float = _efficiency(1.1, "cooperative 128 x 320")
+    efficiency_cooperative_320: float = _efficiency(1.09, "cooperative 128 x 320")
     single_cta: float = _constant(
         0.97, "share of the efficiency", "without a neighbour to share the rows of A with", _FITTED
     )
