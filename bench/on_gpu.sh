@@ -5,7 +5,7 @@
 #   bench/on_gpu.sh build tests plain        these stages, in this order
 #
 # Usual stages: build tests random sanitizer plain overhead bench graphs models pass-time
-# Others: chains tune rmsnorm narrow build-models b2b attention profile
+# Others: chains tune rmsnorm narrow build-models b2b attention profile timeline
 # Environment:
 #   OUT              results and logs go here (default: bench/results)
 #   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
@@ -19,7 +19,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 usual=(build tests random sanitizer plain overhead bench graphs models pass-time)
-known=" ${usual[*]} chains tune rmsnorm narrow build-models b2b attention profile "
+known=" ${usual[*]} chains tune rmsnorm narrow build-models b2b attention profile timeline "
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=("${usual[@]}")
 for s in "${stages[@]}"; do
@@ -123,9 +123,14 @@ run_stage() {
     # shellcheck disable=SC2086
     narrow) stage narrow 300 python3 -m bench narrow --processes 1 --output "$out" ${NARROW_ARGS:-} ;;
     profile) # the counters that the notes ask for
-      stage profile 240 python3 -m bench.profile graphs-gelu_backward-16384x4096x1024 \
-        graphs-rmsnorm-8192x4096x4096 postnorm-16384x768x768 b2b-1048576x64x256x64 \
-        b2b-1000000x128x128x128-norm --output "$out"
+      stage profile 300 python3 -m bench.profile graphs-rmsnorm-8192x4096x4096 graphs-gemma-8192x4608x4096 \
+        postnorm-16384x768x768 b2b-1048576x64x256x64 --providers comfuse --output "$out"
+      ;;
+    timeline) # where a tile's time goes
+      stage timeline 120 python3 -m bench.timeline postnorm-16384x768x768:pingpong-128x128 \
+        postnorm-16384x768x768:pingpong2-128x128 postnorm-327680x512x512:pingpong2-128x128 \
+        postnorm-65536x256x256:pingpong2-128x128 graphs-rmsnorm-8192x4096x4096:cooperative-128x256 \
+        graphs-gemma-8192x4608x4096:cooperative-128x288 --output "$out"
       ;;
     # Tuning takes Inductor minutes: the budget ends the run between two workloads.
     # shellcheck disable=SC2086

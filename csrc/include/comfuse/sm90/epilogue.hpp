@@ -16,6 +16,7 @@
 #include "comfuse/sm90/row_tail.hpp"
 #include "comfuse/sm90/slot_ring.hpp"
 #include "comfuse/sm90/store.hpp"
+#include "comfuse/sm90/timeline.hpp"
 #include "comfuse/sm90/values.hpp"
 #include "comfuse/sm90/workspace.hpp"
 
@@ -53,11 +54,19 @@ class Epilogue {
 
   // `warp`: in the team.
   CF_DEVICE Epilogue(Params const& params, Shared const& shared, int team, int warp)
-      : params_(params), shared_(shared), ring_(shared.ring), team_(team), warp_(warp) {
+      : params_(params),
+        shared_(shared),
+        ring_(shared.ring),
+        timeline_(team, warp == 0 && lane_id() == 0),
+        team_(team),
+        warp_(warp) {
     if constexpr (Layout::kExchanges)
       parity_ = LaunchParity(params.workspace.parity_counter, gridDim.x * Kernel::kConsumerWarps);
     if (Ring::kOrdered && team == Kernel::kTeams - 1) Ring::Turn::pass(team);
   }
+
+  // Of the team's work; its first steps are marked by who multiplies.
+  CF_DEVICE Timeline& timeline() { return timeline_; }
 
   // The member's tile slots, for who reads some of them before the phases do.
   CF_DEVICE Ring& ring() { return ring_; }
@@ -74,6 +83,7 @@ class Epilogue {
     if constexpr (Ring::kOrdered) Ring::Turn::await(team_);
     if constexpr (Kernel::kVectorBytes > 0) wait(*shared_.vector_full, phase_);
     if constexpr (Collected::kIsUsed) wait(shared_.collected.emptied(team_), phase_ ^ 1);
+    timeline_.mark();
     run_phases(accumulator, item, PhasesOf<Program>{});
     run_row_tail(item);
     if constexpr (Layout::kHasColumnGroup)
@@ -148,7 +158,9 @@ class Epilogue {
       if (kGroup > 0 && (chunk + 1) % kChunksOfGroup == 0)
         end_group(reducers, chunk / kChunksOfGroup, typename P::Effects{});
     }
+    timeline_.mark();
     reduce_all(reducers, item, tile, typename P::Effects{});
+    timeline_.mark();
     // After the wait for the row group, although the slots are free before: epilogues that overlap more
     // poll more, and gained nothing.
     if constexpr (Ring::kOrdered && kLastWithTiles) Ring::Turn::pass(team_);
@@ -255,6 +267,7 @@ class Epilogue {
   template <class R, class... E>
   CF_DEVICE void reduce_all(R& reducers, Item const& item, Tile const& tile, List<E...>) {
     (reduce_tile(reducers.of(E{}), item, tile, E{}), ...);
+    timeline_.mark();
     using Columns = typename Filter<IsExchanged, List<E...>>::type;
     constexpr int kFedBack = (0 + ... + int(is_fed_back<E>));
     if constexpr (InCluster::kIsUsed && kFedBack > 0) {
@@ -372,6 +385,7 @@ class Epilogue {
   Params const& params_;
   Shared shared_;
   Ring ring_;
+  Timeline timeline_;
   LaunchParity parity_;
   typename InCluster::Position group_;
   Stats<ReductionsOf<Program>, TileN> stats_;

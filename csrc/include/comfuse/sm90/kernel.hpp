@@ -283,10 +283,15 @@ struct FusedGemm {
                                  4 * member + warp_id() % 4);
     typename Main::Position position;
     Accumulator accumulator;
+    Timeline& timeline = epilogue.timeline();
     if constexpr (kTeams == 1) {
       for (; !scheduler.done(); scheduler.advance()) {
+        timeline.begin();
+        timeline.mark();
         Main::multiply(main, position, accumulator, member, params.k_blocks);
+        timeline.mark();
         Main::template finish<kTraded>(main, position, accumulator);
+        timeline.mark();
         epilogue.run(accumulator, scheduler.item());
       }
     } else {
@@ -297,10 +302,14 @@ struct FusedGemm {
       epilogue.skip_items(team);
       scheduler.advance(team);
       for (; !scheduler.done(); scheduler.advance(kTeams)) {
+        timeline.begin();
         Turn::await(team);
+        timeline.mark();
         Main::multiply(main, position, accumulator, member, params.k_blocks);
+        timeline.mark();
         Turn::pass(team);
         Main::template finish<kTraded>(main, position, accumulator);
+        timeline.mark();
         epilogue.run(accumulator, scheduler.item());
         position.advance(params.k_blocks * (kTeams - 1));
         epilogue.skip_items(kTeams - 1);

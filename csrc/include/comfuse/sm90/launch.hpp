@@ -176,15 +176,16 @@ class Launcher {
 #define CF_API extern "C" __attribute__((visibility("default")))
 
 // The kernel under its stem, which is the name a profiler shows, and the functions of abi.h.
-#define COMFUSE_EXPORT(STEM, KERNEL)                                               \
-  extern "C" __global__ void __launch_bounds__(KERNEL::kThreads, 1)                \
-      STEM(const __grid_constant__ KERNEL::Params params) {                        \
-    KERNEL::run(params);                                                           \
-  }                                                                                \
-  CF_API int cf_launch_##STEM(CfArgs const* args, void* workspace, void* stream) { \
-    return comfuse::sm90::Launcher<KERNEL, STEM>::launch(args, workspace, stream); \
-  }                                                                                \
-  CF_API int64_t cf_workspace_##STEM(int64_t m, int64_t batches) {                 \
-    return comfuse::sm90::Launcher<KERNEL, STEM>::workspace_bytes(m, batches);     \
-  }                                                                                \
-  CF_API int cf_info_##STEM(CfInfo* out) { return comfuse::sm90::Launcher<KERNEL, STEM>::info(out); }
+#define COMFUSE_EXPORT(STEM, KERNEL)                                                                  \
+  extern "C" __global__ void __launch_bounds__(KERNEL::kThreads, 1)                                   \
+      STEM(const __grid_constant__ KERNEL::Params params) {                                           \
+    KERNEL::run(params);                                                                              \
+  }                                                                                                   \
+  CF_API int cf_launch_##STEM(CfArgs const* args, void* workspace, void* stream) {                    \
+    return comfuse::sm90::Launcher<KERNEL, STEM>::launch(args, workspace, stream);                    \
+  }                                                                                                   \
+  CF_API int64_t cf_workspace_##STEM(int64_t m, int64_t batches) {                                    \
+    return comfuse::sm90::Launcher<KERNEL, STEM>::workspace_bytes(m, batches);                        \
+  }                                                                                                   \
+  CF_API int cf_info_##STEM(CfInfo* out) { return comfuse::sm90::Launcher<KERNEL, STEM>::info(out); } \
+  COMFUSE_EXPORT_TIMELINE(STEM)
