@@ -92,16 +92,8 @@ def profiled(name: str, provider: str, counters: list[str]) -> list[dict[str, An
 
 def _run(name: str, provider: str, counters: list[str], replay: str) -> list[dict[str, Any]]:
     command = ["ncu", "--csv", "--page", "raw", "--profile-from-start", "off", "--clock-control", "none"]
-    command += [
-        "--replay-mode",
-        replay,
-        "--metrics",
-        ",".join(counters),
-        sys.executable,
-        "-m",
-        "bench.profile",
-    ]
-    command += ["--child", name, provider]
+    command += ["--replay-mode", replay, "--metrics", ",".join(counters)]
+    command += [sys.executable, "-m", "bench.profile", "--child", name, provider]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
     records = kernels(done.stdout)
     if done.returncode != 0 or not records:
