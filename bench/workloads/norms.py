@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from bench.workloads.base import Workload
@@ -106,26 +106,8 @@ NARROW = (
     _narrow("MiniLM feed-forward", 65536, 384, 1536),
     _narrow("Transformer base out-projection", 32768, 512, 512),
     _narrow("Transformer base feed-forward", 32768, 512, 2048),
-    NormWorkload(
-        "narrow",
-        "Gemma 3 270M out-projection",
-        32768,
-        640,
-        1024,
-        norm="rmsnorm",
-        residual="after",
-        weight_offset=1.0,
-        eps=1e-6,
-    ),
-    NormWorkload(
-        "narrow",
-        "Gemma 3 270M down",
-        32768,
-        640,
-        2048,
-        norm="rmsnorm",
-        residual="after",
-        weight_offset=1.0,
-        eps=1e-6,
+    *(
+        replace(w, family="narrow", m=32768)
+        for w in (_gemma("Gemma 3 270M out-projection", 640, 1024), _gemma("Gemma 3 270M down", 640, 2048))
     ),
 )

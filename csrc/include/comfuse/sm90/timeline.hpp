@@ -37,10 +37,10 @@ class Timeline {
   int team_, tile_ = -1, step_ = 0;
 };
 
-#define COMFUSE_EXPORT_TIMELINE(STEM)                                                  \
-  extern "C" __attribute__((visibility("default"))) int cf_timeline_##STEM(void* to) { \
-    using namespace comfuse::sm90;                                                     \
-    return cudaMemcpyFromSymbol(to, timeline_clocks, sizeof(timeline_clocks));         \
+#define COMFUSE_EXPORT_TIMELINE(STEM)                                          \
+  CF_API int cf_timeline_##STEM(void* to) {                                    \
+    using namespace comfuse::sm90;                                             \
+    return cudaMemcpyFromSymbol(to, timeline_clocks, sizeof(timeline_clocks)); \
   }
 
 #else
