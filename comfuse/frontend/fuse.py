@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from comfuse import fallbacks, ops
 from comfuse.errors import ArgumentError
@@ -16,6 +17,7 @@ from comfuse.frontend.calls import BoundCall, Call
 from comfuse.frontend.capture import CONSTANT_TYPES
 from comfuse.frontend.region import TracedRegion
 from comfuse.frontend.trace import trace_region
+from comfuse.ops.transforms import have_tangents
 
 # Shapes whose way to a region is remembered; past that the table is emptied, which costs a check a call.
 _REMEMBERED = 1024
@@ -26,8 +28,11 @@ def fuse(fn: Callable[..., Any]) -> FusedFunction:
 
     The first call with a new class of arguments (dtypes, ranks, N, K, and what broadcasts where; not M)
     traces ``fn``; the kernel is planned, built and loaded when the first CUDA tensors of that class arrive.
-    Later calls launch it.  CPU tensors run the same spec in float32.  Where an input requires grad, ``fn``
-    itself runs, which is counted (:mod:`comfuse.fallbacks`) and raises under ``COMFUSE_STRICT=1``.
+    Later calls launch it.  CPU tensors run the same spec in float32.  Where an input requires grad,
+    or has a derivative in forward mode, ``fn`` itself runs, which is counted (:mod:`comfuse.fallbacks`) and
+    raises under ``COMFUSE_STRICT=1``.
+
+    A number that ``fn`` takes from its surroundings is built in as it was when ``fn`` was traced.
 
     A chain of two GEMMs runs as the ops of chains do (:func:`comfuse.ops.fused_mlp`): link by link, counted,
     where the planner does not find one kernel clearly faster for a call's rows.
@@ -87,7 +92,9 @@ class FusedFunction:
         return self._call(*args)
 
     def _call(self, *args: Any) -> Any:
-        if torch.is_grad_enabled() and _needs_gradient(args):
+        if (torch.is_grad_enabled() and _needs_gradient(args)) or (
+            forward_ad._current_level >= 0 and have_tangents(args)
+        ):
             reason = "an input requires grad, and a traced function has no gradient: it runs itself"
             fallbacks.record(f"fuse({self._name})", reason)
             return self._fn(*args)

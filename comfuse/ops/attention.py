@@ -8,15 +8,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from comfuse import fallbacks
 from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from comfuse.generator import catalog
 from comfuse.generator.spec import DType
-from comfuse.ops.faults import AB_DTYPES, FLOATS
+from comfuse.ops.faults import AB_DTYPES, FLOATS, of_scalars
 from comfuse.ops.resolver import translate
 from comfuse.ops.schema import FIXED
 from comfuse.ops.tracing import constant_when_traced
+from comfuse.ops.transforms import refuse_tangents
 from comfuse.reference import SPEC_DTYPES
 
 _NAME = "fused_attention"
@@ -64,11 +66,13 @@ def fused_attention(
         BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
         FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
     """
-    fault = _fault(q, k, v, bias)
+    fault = _fault(q, k, v, bias) or of_scalars(_NAME, {} if scale is None else {"scale": scale})
     if fault is not None:
         raise fault
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     given = [t for t in (q, k, v, bias) if t is not None]
+    if forward_ad._current_level >= 0:
+        refuse_tangents(_NAME, given)
     if torch.is_grad_enabled() and any(t.requires_grad for t in given):
         _count_gradient()
         return _with_gradient(q, k, v, bias, causal, scale)

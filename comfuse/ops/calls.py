@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from comfuse.errors import ComFuseError, GradientError
 from comfuse.ops import programs, resolver
 from comfuse.ops.schema import ALONE, FIXED, FIXED_SCALARS, GENERAL, MAX_FIXED, OUT
 from comfuse.ops.tracing import constant_when_traced
+from comfuse.ops.transforms import refuse_tangents
 
 _parse = programs.parse
 _NO_GRADIENT = (
@@ -57,6 +59,8 @@ def region(
         BuildError, CacheError, LoadError, LaunchError: its kernel cannot be built or run.
         FallbackError: it cannot be fused here and ``COMFUSE_STRICT`` is 1.
     """
+    if forward_ad._current_level >= 0:
+        refuse_tangents("region", (a, b, *operands))
     try:
         count = len(operands)
         outputs = _outputs(spec) if count <= MAX_FIXED and len(scalars) <= FIXED_SCALARS else 0
@@ -105,6 +109,8 @@ def region_out(
     """
     if torch.is_grad_enabled() and any(t.requires_grad for t in (a, b, *operands, *out)):
         raise GradientError("region_out", _NO_GRADIENT)
+    if forward_ad._current_level >= 0:
+        refuse_tangents("region_out", (a, b, *operands, *out))
     try:
         OUT(spec, a, b, list(operands), list(scalars), list(out))
     except ComFuseError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -61,6 +62,14 @@ def of_options(op: str, given: dict[str, Any], allowed: dict[str, tuple[Any, ...
     for name, value in given.items():
         if value not in allowed[name]:
             return ArgumentError(op, name, repr(value), ", ".join(_word(choice) for choice in allowed[name]))
+    return None
+
+
+def of_scalars(op: str, given: dict[str, Any]) -> ArgumentError | None:
+    for name, value in given.items():
+        one = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
+        if not one and not isinstance(value, Real | torch.SymInt | torch.SymFloat):
+            return ArgumentError(op, name, f"of type {type(value).__name__}", "a number")
     return None
 
 

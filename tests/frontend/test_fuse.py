@@ -137,6 +137,17 @@ def test_gradients_run_the_function_and_are_counted(monkeypatch):
         fused(*args)
 
 
+def test_forward_mode_runs_the_function_and_is_counted():
+    args = (x(), weight())
+    fused = comfuse.fuse(lambda x, w: F.gelu(F.linear(x, w)))
+    expected = torch.func.jvp(lambda t: F.gelu(F.linear(t, args[1])), (args[0],), (args[0],))
+    torch.testing.assert_close(torch.func.jvp(lambda t: fused(t, args[1]), (args[0],), (args[0],)), expected)
+    (((where, reason), count),) = fallbacks.counts().items()
+    assert where.startswith("fuse(")
+    assert "requires grad" in reason
+    assert count == 1
+
+
 def test_autocast_is_part_of_the_class():
     fused = comfuse.fuse(lambda x, w: F.relu(F.linear(x, w)))
     args = (x().float(), weight().float())

@@ -118,6 +118,11 @@ def test_what_is_refused(arguments: tuple[Any, ...], error: type[Exception], rea
         fused_attention(*arguments)
 
 
+def test_the_scale_is_checked() -> None:
+    with pytest.raises(ArgumentError, match="fused_attention: scale is of type str; allowed: a number"):
+        fused_attention(Q, K, V, scale="1")  # type: ignore[arg-type]
+
+
 def test_compiled() -> None:
     torch.compiler.reset()
     compiled = torch.compile(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from comfuse import ops
 from comfuse.errors import ArgumentError, DTypeError, GradientError, ShapeError
@@ -31,6 +32,38 @@ def test_what_an_activation_read_on_the_way_back_has_none() -> None:
     case = BY_NAME["colsum gelu"]
     with pytest.raises(GradientError, match=r"fused_gemm_colsum: pre_activation .* detached"):
         case(leaves(case.arguments((3,), BF16, BF16), wanted=["pre_activation"]))
+
+
+@pytest.mark.parametrize("name", ["gemm", "layernorm all", "quantize"])
+def test_there_is_none_in_forward_mode(name: str) -> None:
+    case = BY_NAME[name]
+    arguments = case.arguments((3,), BF16, BF16)
+
+    def of_x(x: Tensor) -> Tensor:
+        return case(arguments | {"x": x})[0]
+
+    x = arguments["x"]
+    with pytest.raises(GradientError, match=f"{case.op.__name__}: .* forward-mode"):
+        torch.func.jvp(of_x, (x,), (x,))
+    with pytest.raises(GradientError, match=f"{case.op.__name__}: .* forward-mode"):
+        torch.func.jacfwd(of_x)(x)
+    with forward_ad.dual_level():
+        of_x(x)
+        with pytest.raises(GradientError, match=f"{case.op.__name__}: .* forward-mode"):
+            of_x(forward_ad.make_dual(x, x))
+
+
+def test_attention_has_none_in_forward_mode() -> None:
+    q = torch.randn(2, 8, 8).bfloat16()
+    with pytest.raises(GradientError, match=r"fused_attention: .* forward-mode"):
+        torch.func.jvp(ops.fused_attention, (q, q, q), (q, q, q))
+
+
+@every_case
+def test_there_is_none_in_a_transform(case: Case) -> None:
+    arguments = arguments_of(case)
+    with pytest.raises(GradientError, match=rf"{case.op.__name__}: .* torch\.func"):
+        torch.func.grad(lambda x: case(arguments | {"x": x})[0].sum())(arguments["x"])
 
 
 @every_case
