@@ -16,7 +16,7 @@ from comfuse.errors import ArgumentError
 from comfuse.frontend.calls import BoundCall, Call
 from comfuse.frontend.capture import CONSTANT_TYPES
 from comfuse.frontend.region import TracedRegion
-from comfuse.frontend.trace import trace_region
+from comfuse.frontend.trace import TRACING, trace_region
 from comfuse.ops.transforms import have_tangents
 
 # Shapes whose way to a region is remembered; past that the table is emptied, which costs a check a call.
@@ -43,7 +43,7 @@ def fuse(fn: Callable[..., Any]) -> FusedFunction:
         TraceError: ``fn`` is not one fused kernel; names the node and the reason.
         ArgumentError and its kinds, BuildError, LaunchError, ...: as :func:`comfuse.ops.region`.
     """
-    return FusedFunction(fn)
+    return FusedFunction(unfused(fn))
 
 
 def unfused(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,9 +142,19 @@ class FusedFunction:
         return found
 
     def _region(self, autocast: torch.dtype | None, args: Sequence[Any]) -> TracedRegion:
+        found = self._known(autocast, args)
+        if found is not None:
+            return found
+        with TRACING:  # which another thread may have done meanwhile
+            return self._known(autocast, args) or self._new_region(autocast, args)
+
+    def _known(self, autocast: torch.dtype | None, args: Sequence[Any]) -> TracedRegion | None:
         for dtype, region in self._traced:
             if dtype is autocast and region.accepts(args):
                 return region
+        return None
+
+    def _new_region(self, autocast: torch.dtype | None, args: Sequence[Any]) -> TracedRegion:
         region = trace_region(self._fn, args)
         region.call(args)  # what tracing could not see, such as a scalar in GPU memory
         self._traced.append((autocast, region))

@@ -7,6 +7,7 @@ Where all of that agrees with what the inputs themselves give, the region holds 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,9 @@ from comfuse.frontend.lower import lower
 from comfuse.frontend.lowered import Read
 from comfuse.frontend.region import TracedRegion
 
+#: Held while a function is traced, which torch can do for one thread of a process at a time.
+TRACING = threading.RLock()
+
 
 def trace_region(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
     """Captures and lowers ``fn(*inputs)``.
@@ -31,7 +35,8 @@ def trace_region(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
         ArgumentError, DeviceError: an input that cannot be traced.
         TraceError: a function that is not one fused kernel.
     """
-    region = _traced(fn, inputs)
+    with TRACING:
+        region = _traced(fn, inputs)
     call = region.call(inputs)
     return replace(region, lead=call.lowered.lead_shape, notes=call.notes(inputs))
 

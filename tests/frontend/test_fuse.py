@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -98,6 +100,29 @@ def test_built_in_scalars_do():
     assert (first - second).abs().max() > 0.1
     torch.testing.assert_close(fused(x(), weight(), 1e-5), first, rtol=0, atol=0)
     assert len(fused.regions) == 2
+
+
+def test_threads_trace_a_class_once():
+    fused = comfuse.fuse(lambda x, w, eps: F.layer_norm(F.linear(x, w), (N,), eps=eps))
+    kinds = [(dtype, eps) for dtype in (torch.bfloat16, torch.float16) for eps in (1e-5, 1.0)]
+    together = threading.Barrier(8)
+
+    def call(number):
+        dtype, eps = kinds[number % len(kinds)]
+        args = (x().to(dtype), weight().to(dtype))
+        together.wait()
+        y = fused(*args, eps)
+        expected = F.layer_norm(F.linear(args[0].float(), args[1].float()), (N,), eps=eps)
+        assert (y.float() - expected).norm() < 3e-3 * expected.norm()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(call, range(8)))
+    assert len(fused.regions) == len(kinds)
+
+
+def test_a_fused_function_is_not_fused_again():
+    fused = comfuse.fuse(comfuse.fuse(F.linear))
+    assert torch.equal(fused(x(), weight()), comfuse.fuse(F.linear)(x(), weight()))
 
 
 def test_several_results():
