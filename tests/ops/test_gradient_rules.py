@@ -79,6 +79,48 @@ def test_there_is_no_second_derivative(case: Case, linear: bool) -> None:
         (dx.float().square().sum() + given["x"].sum()).backward()
 
 
+@every_case
+def test_nor_is_there_one_where_a_single_input_wants_it(case: Case) -> None:
+    """What the forward keeps depends on that input as well."""
+    arguments = arguments_of(case)
+    for name in differentiable(case, arguments):
+        given = leaves(arguments, wanted=[name])
+        exact = leaves(arguments, torch.float64, wanted=[name])
+        (expected,) = torch.autograd.grad(
+            sum(y.sum() for y in case.reference(exact)), exact[name], create_graph=True
+        )
+        (found,) = torch.autograd.grad(
+            sum(y.float().sum() for y in case(given)), given[name], create_graph=True
+        )
+        if _varies(expected, exact[name]):
+            with pytest.raises(GradientError, match=f"{case.op.__name__}: .* twice"):
+                (found.float().square().sum() + given[name].sum()).backward()
+
+
+def _varies(y: Tensor, x: Tensor) -> bool:
+    if not y.requires_grad:
+        return False
+    (derivative,) = torch.autograd.grad(y.square().sum(), x, allow_unused=True)
+    return derivative is not None and bool(derivative.any())
+
+
+def test_a_linear_op_has_a_constant_gradient() -> None:
+    x, weight = torch.ones(3, K).bfloat16().requires_grad_(), torch.ones(N, K).bfloat16()
+    (dx,) = torch.autograd.grad(ops.fused_gemm(x, weight).sum(), x, create_graph=True)
+    assert not dx.requires_grad
+
+
+def test_many_gradients_at_once() -> None:
+    """As torch.autograd.functional.jacobian asks for them, by vmap."""
+    x, weight = torch.randn(3, K).bfloat16().requires_grad_(), torch.randn(N, K).bfloat16()
+    for activation in ("gelu", "gelu_tanh", "mish", "softplus"):
+        y = ops.fused_gemm(x, weight, activation=activation)
+        towards = torch.randn(4, *y.shape).bfloat16()
+        (found,) = torch.autograd.grad(y, x, towards, is_grads_batched=True, retain_graph=True)
+        for got, grad in zip(found, towards, strict=True):
+            torch.testing.assert_close(got, torch.autograd.grad(y, x, grad, retain_graph=True)[0])
+
+
 @pytest.mark.parametrize("value", [-torch.inf, torch.inf, torch.nan, 0.0])
 def test_infinities_are_those_of_torch(value: float) -> None:
     row = torch.full((N,), -torch.inf)
