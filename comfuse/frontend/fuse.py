@@ -16,7 +16,7 @@ from comfuse.errors import ArgumentError
 from comfuse.frontend.calls import BoundCall, Call
 from comfuse.frontend.capture import CONSTANT_TYPES
 from comfuse.frontend.region import TracedRegion
-from comfuse.frontend.trace import TRACING, trace_region
+from comfuse.frontend.trace import TRACING, holds_for, trace_region
 from comfuse.ops.transforms import have_tangents
 
 # Shapes whose way to a region is remembered; past that the table is emptied, which costs a check a call.
@@ -81,6 +81,7 @@ class FusedFunction:
         self._name = getattr(fn, "__qualname__", type(fn).__name__)
         self._traced: list[tuple[torch.dtype | None, TracedRegion]] = []  # with autocast's dtype
         self._routes: dict[tuple[Any, ...], _Route] = {}
+        self._held: dict[tuple[int, tuple[int, ...]], bool] = {}  # by region and few rows
         self._floats_matter = False  # some region has a float of its arguments built in
         self._outside_of_dynamo = torch.compiler.disable(self._call)
 
@@ -150,13 +151,23 @@ class FusedFunction:
 
     def _known(self, autocast: torch.dtype | None, args: Sequence[Any]) -> TracedRegion | None:
         for dtype, region in self._traced:
-            if dtype is autocast and region.accepts(args):
+            if dtype is autocast and region.accepts(args) and self._holds_for(region, args):
                 return region
         return None
+
+    def _holds_for(self, region: TracedRegion, args: Sequence[Any]) -> bool:
+        rows = region.few_rows(args)
+        if all(size == 2 for size in rows):
+            return True
+        key = (id(region), rows)
+        if key not in self._held:
+            self._held[key] = holds_for(self._fn, region, args)
+        return self._held[key]
 
     def _new_region(self, autocast: torch.dtype | None, args: Sequence[Any]) -> TracedRegion:
         region = trace_region(self._fn, args)
         region.call(args)  # what tracing could not see, such as a scalar in GPU memory
+        self._held[id(region), region.few_rows(args)] = True
         self._traced.append((autocast, region))
         self.regions.append(region)
         if any(isinstance(value, float) for _, value in region.constants) and not self._floats_matter:

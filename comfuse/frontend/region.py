@@ -80,6 +80,10 @@ class TracedRegion:
             return False
         return True
 
+    def few_rows(self, args: Sequence[Any]) -> tuple[int, ...]:
+        """The dimensions of the rows of arguments that it accepts: 0, 1, or 2 for any more."""
+        return tuple(min(size, 2) for size in self._rows(args).sizes)
+
     def bind(self, args: Sequence[Any]) -> BoundCall:
         """The call's tensors, as the op takes them.
 

@@ -64,6 +64,26 @@ def test_other_classes_are_traced_anew():
     assert len(fused.regions) == 4
 
 
+@pytest.mark.parametrize("function", [torch.squeeze, lambda h: h.squeeze(0)])
+def test_one_row_may_have_another_meaning(function):
+    fused = comfuse.fuse(lambda x, w: function(F.linear(x, w)))
+    for rows in (6, 1, 7, 1, 0):
+        args = (x(rows), weight())
+        torch.testing.assert_close(fused(*args), function(F.linear(*args)))
+    assert len(fused.regions) == 2
+
+
+def test_many_rows_may_have_another_meaning():
+    def program(x, w):
+        h = F.linear(x, w)
+        return 2 * h if x.shape[0] > 100 else h
+
+    fused = comfuse.fuse(program)
+    for rows in (6, 200, 300, 6):
+        args = (x(rows), weight())
+        torch.testing.assert_close(fused(*args), program(*args))
+
+
 def test_broadcast_class_is_part_of_the_class():
     fused = comfuse.fuse(lambda x, w, r: F.linear(x, w) + r)
     assert fused(x(5), weight(), residual(5)).shape == (5, N)
