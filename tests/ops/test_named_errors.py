@@ -142,6 +142,7 @@ def test_options_are_checked(
         (ops.fused_gemm_rmsnorm, "weight_offset", {}),
         (ops.fused_gemm_softmax, "scale", {}),
         (ops.fused_gemm_quantize, "eps", {"norm": "rmsnorm"}),
+        (ops.fused_gemm_cross_entropy, "ignore_index", {"target": torch.zeros(4).long()}),
         (ops.fused_mlp, "eps", {"w1": torch.zeros(N, N).bfloat16(), "norm": "layernorm"}),
     ],
 )

@@ -43,8 +43,8 @@ def once(op: str) -> Callable[[Backward], Backward]:
     """For the backward of a Function: runs it outside of autocast, and refuses a second derivative.
 
     What is kept for a backward has no history, so that a second derivative would be wrong without a word.
-    It raises GradientError instead, also where the gradient that comes in has none.  ``ctx.keeps_middle`` says
-    whether something is kept that depends on an input that wants a gradient, and is no input or result itself.
+    It raises GradientError instead, also where the gradient that comes in has none.  ``ctx.keeps_middle``:
+    whether something is kept that depends on an input that wants a gradient, and is no input or result.
     """
 
     def decorate(backward: Backward) -> Backward:
