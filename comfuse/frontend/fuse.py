@@ -15,12 +15,9 @@ from comfuse import fallbacks, ops
 from comfuse.errors import ArgumentError
 from comfuse.frontend.calls import BoundCall, Call
 from comfuse.frontend.capture import CONSTANT_TYPES
-from comfuse.frontend.region import TracedRegion
+from comfuse.frontend.region import REMEMBERED, TracedRegion
 from comfuse.frontend.trace import TRACING, holds_for, trace_region
 from comfuse.ops.transforms import have_tangents
-
-# Shapes whose way to a region is remembered; past that the table is emptied, which costs a check a call.
-_REMEMBERED = 1024
 
 
 def fuse(fn: Callable[..., Any]) -> FusedFunction:
@@ -107,7 +104,14 @@ class FusedFunction:
         return route.call.run(call)
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        bound = inspect.signature(self._fn).bind(*args, **kwargs)
+        try:
+            signature = inspect.signature(self._fn)
+        except ValueError:  # of a builtin, which torch's functions are
+            raise ArgumentError(
+                f"fuse({self._name})", ", ".join(kwargs), "passed by keyword", "positional arguments",
+                "the function has no signature that says where they belong",
+            ) from None  # fmt: skip
+        bound = signature.bind(*args, **kwargs)
         if bound.kwargs:  # keyword-only, or behind an argument that was left out
             names = ", ".join(bound.kwargs)
             raise ArgumentError(
@@ -135,7 +139,7 @@ class FusedFunction:
 
     def _new_route(self, key: tuple[Any, ...], args: Sequence[Any]) -> _Route:
         region = self._region(key[0], args)
-        if len(self._routes) >= _REMEMBERED:
+        if len(self._routes) >= REMEMBERED:
             self._routes.clear()
         call = region.call(args)
         found = _Route(call, call.tensors, call.plain(args[call.lowered.a.position].device))

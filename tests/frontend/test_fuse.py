@@ -106,6 +106,11 @@ def test_keywords_and_decorator():
     torch.testing.assert_close(fused(*args).float(), F.linear(*args).float() * 2 + 1, rtol=1e-2, atol=1e-2)
 
 
+def test_keywords_of_a_builtin_have_no_place():
+    with pytest.raises(ArgumentError, match="weight is passed by keyword; allowed: positional arguments"):
+        comfuse.fuse(F.linear)(x(), weight=weight())
+
+
 def test_changing_scalars_do_not_trace_again():
     fused = comfuse.fuse(lambda x, w, alpha: F.linear(x, w) * alpha)
     for alpha in (1.0, 2.0, 3.5):
