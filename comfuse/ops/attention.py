@@ -37,7 +37,7 @@ def fused_attention(
 
     Scores and their softmax are computed in float32 and never leave the chip.  What meets ``v`` is rounded
     once, to q's dtype, before it is divided by its row's sum; the result is rounded at the store.  A row
-    whose scores are all -inf is NaN.
+    whose scores are all -inf is NaN, but 0 where torch's attention runs.
 
     Args:
         q: (..., M, D), bfloat16 or float16.
@@ -128,6 +128,9 @@ def _fault(q: Any, k: Any, v: Any, bias: Any) -> ArgumentError | None:
     if q.ndim < 2:
         return ShapeError(_NAME, "q", f"of shape {tuple(q.shape)}", "(..., M, D)")
     lead, m, d = tuple(q.shape[:-2]), q.shape[-2], q.shape[-1]
+    for name, t, sizes in (("q", q, "(..., M, D)"), ("k", k, "(..., H, D)"), ("v", v, "(..., H, N)")):
+        if 0 in t.shape[-1 if name == "q" else -2 :]:
+            return ShapeError(_NAME, name, f"of shape {tuple(t.shape)}", f"{sizes}, D, H and N at least 1")
     h = k.shape[-2] if k.ndim >= 2 else 0
     shapes = {
         "k": (k, (*lead, h, d), f"(..., H, D) with q's leading sizes {lead} and D = {d}"),

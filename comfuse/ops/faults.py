@@ -127,6 +127,8 @@ def _of_factors(op: str, x: Tensor, weights: dict[str, Tensor]) -> ArgumentError
             return ShapeError(op, name, got, f"(N, K) with K = {x.shape[-1]}, the last dimension of x", hint)
         if tuple(weight.shape) != shape:
             return ShapeError(op, name, got, f"{first}'s shape, {shape}")
+        if n == 0:
+            return ShapeError(op, name, got, "(N, K) with N at least 1")
     converted = autocast_dtype([x, *weights.values()]) is not None
     if x.dtype not in AB_DTYPES and not converted:
         return DTypeError(op, "x", str(x.dtype), _names(AB_DTYPES), "convert it with x.to(torch.bfloat16)")

@@ -33,6 +33,7 @@ X: list[tuple[Change, type[ComFuseError], str]] = [
 WEIGHT: list[tuple[Change, type[ComFuseError], str]] = [
     (lambda t: t.t(), ShapeError, f"({K}, {N}); allowed: (N, K) with K = {K}"),
     (lambda t: t[0], ShapeError, f"({K},); allowed: (N, K)"),
+    (lambda t: t[:0], ShapeError, f"(0, {K}); allowed: "),
     (lambda t: t[None], ShapeError, f"(1, {N}, {K}); allowed: (N, K)"),
     (lambda t: t[:, :-8], ShapeError, f"({N}, {K - 8}); allowed"),
     (lambda t: t.half(), DTypeError, "torch.float16; allowed: x's dtype, torch.bfloat16"),
