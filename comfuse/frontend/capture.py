@@ -19,6 +19,7 @@ from comfuse.errors import ArgumentError, DeviceError
 from comfuse.frontend import views
 from comfuse.frontend.decompositions import DECOMPOSED
 from comfuse.frontend.errors import TraceError
+from comfuse.frontend.handlers import explain_unknown, is_mutation
 from comfuse.frontend.source import LocationRecorder, failed_at
 
 aten = torch.ops.aten
@@ -63,7 +64,8 @@ def capture(fn: Callable[..., Any], inputs: Sequence[Any]) -> Captured:
 
     Raises:
         ArgumentError, DeviceError: an input of another type, or tensors on several devices.
-        TraceError: ``fn`` raised, mutates an argument, or decides by the values of a tensor.
+        TraceError: ``fn`` raised, mutates an argument, reads a tensor that is none of its arguments, or
+            decides by the values of a tensor.
     """
     names = argument_names(fn, len(inputs))
     _check(names, inputs)
@@ -153,11 +155,12 @@ def _capture(
         ) from e
     assert structure is not None
     module.graph.eliminate_dead_code()
-    _drop_mutations(module.graph)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     arguments = dict(zip(placeholders, traced, strict=True))
     for node, i in arguments.items():
         node.meta["argument"] = names[i]
+    _drop_mutations(module.graph)
+    _refuse_surroundings(module.graph)
     output = module.graph.output_node().args[0]
     outputs = tuple(output) if isinstance(output, list | tuple) else (output,)
     return Captured(module.graph, module, names, arguments, scalars, outputs, structure)
@@ -185,11 +188,24 @@ def _drop_mutations(graph: torch.fx.Graph) -> None:
     """
     for node in graph.nodes:
         name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
-        if node.op != "call_function" or not name.endswith("_") or not node.target._schema.is_mutable:
+        if node.op != "call_function" or not name.endswith("_") or not is_mutation(node):
             continue
         changed = node.args[0]
         if changed.op == "call_function" and len(changed.users) == 1 and views.view_of(changed) is None:
             node.target = getattr(getattr(aten, name[:-1]), node.target._overloadname)
+
+
+def _refuse_surroundings(graph: torch.fx.Graph) -> None:
+    """Refuses what the function has to do with tensors that are not its own: changing an argument, also
+    where no result shows it, and reading a tensor from outside, whose value and gradient would be lost.
+    """
+    for node in graph.nodes:
+        if node.op == "call_function" and is_mutation(node):
+            raise views.refuse(node, explain_unknown(node))
+        for source in node.all_input_nodes:
+            # A tensor that the function makes of a number is copied first.
+            if source.op == "get_attr" and node.target is not aten.lift_fresh_copy.default:
+                raise views.refuse_outside(node, source)
 
 
 def _fake(x: Any) -> torch.Tensor:

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from comfuse import fallbacks, ops
 from comfuse.errors import ArgumentError
 from comfuse.frontend.calls import BoundCall, Call
 from comfuse.frontend.capture import CONSTANT_TYPES
-from comfuse.frontend.region import TracedRegion
-from comfuse.frontend.trace import trace_region
-
-# Shapes whose way to a region is remembered; past that the table is emptied, which costs a check a call.
-_REMEMBERED = 1024
+from comfuse.frontend.region import REMEMBERED, TracedRegion
+from comfuse.frontend.trace import TRACING, holds_for, trace_region
+from comfuse.ops.transforms import have_tangents
 
 
 def fuse(fn: Callable[..., Any]) -> FusedFunction:
@@ -26,8 +25,11 @@ def fuse(fn: Callable[..., Any]) -> FusedFunction:
 
     The first call with a new class of arguments (dtypes, ranks, N, K, and what broadcasts where; not M)
     traces ``fn``; the kernel is planned, built and loaded when the first CUDA tensors of that class arrive.
-    Later calls launch it.  CPU tensors run the same spec in float32.  Where an input requires grad, ``fn``
-    itself runs, which is counted (:mod:`comfuse.fallbacks`) and raises under ``COMFUSE_STRICT=1``.
+    Later calls launch it.  CPU tensors run the same spec in float32.  Where an input requires grad,
+    or has a derivative in forward mode, ``fn`` itself runs, which is counted (:mod:`comfuse.fallbacks`) and
+    raises under ``COMFUSE_STRICT=1``.
+
+    A number that ``fn`` takes from its surroundings is built in as it was when ``fn`` was traced.
 
     A chain of two GEMMs runs as the ops of chains do (:func:`comfuse.ops.fused_mlp`): link by link, counted,
     where the planner does not find one kernel clearly faster for a call's rows.
@@ -38,7 +40,7 @@ def fuse(fn: Callable[..., Any]) -> FusedFunction:
         TraceError: ``fn`` is not one fused kernel; names the node and the reason.
         ArgumentError and its kinds, BuildError, LaunchError, ...: as :func:`comfuse.ops.region`.
     """
-    return FusedFunction(fn)
+    return FusedFunction(unfused(fn))
 
 
 def unfused(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,6 +78,7 @@ class FusedFunction:
         self._name = getattr(fn, "__qualname__", type(fn).__name__)
         self._traced: list[tuple[torch.dtype | None, TracedRegion]] = []  # with autocast's dtype
         self._routes: dict[tuple[Any, ...], _Route] = {}
+        self._held: dict[tuple[int, tuple[int, ...]], bool] = {}  # by region and few rows
         self._floats_matter = False  # some region has a float of its arguments built in
         self._outside_of_dynamo = torch.compiler.disable(self._call)
 
@@ -87,7 +90,9 @@ class FusedFunction:
         return self._call(*args)
 
     def _call(self, *args: Any) -> Any:
-        if torch.is_grad_enabled() and _needs_gradient(args):
+        if (torch.is_grad_enabled() and _needs_gradient(args)) or (
+            forward_ad._current_level >= 0 and have_tangents(args)
+        ):
             reason = "an input requires grad, and a traced function has no gradient: it runs itself"
             fallbacks.record(f"fuse({self._name})", reason)
             return self._fn(*args)
@@ -99,7 +104,14 @@ class FusedFunction:
         return route.call.run(call)
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        bound = inspect.signature(self._fn).bind(*args, **kwargs)
+        try:
+            signature = inspect.signature(self._fn)
+        except ValueError:  # of a builtin, which torch's functions are
+            raise ArgumentError(
+                f"fuse({self._name})", ", ".join(kwargs), "passed by keyword", "positional arguments",
+                "the function has no signature that says where they belong",
+            ) from None  # fmt: skip
+        bound = signature.bind(*args, **kwargs)
         if bound.kwargs:  # keyword-only, or behind an argument that was left out
             names = ", ".join(bound.kwargs)
             raise ArgumentError(
@@ -127,7 +139,7 @@ class FusedFunction:
 
     def _new_route(self, key: tuple[Any, ...], args: Sequence[Any]) -> _Route:
         region = self._region(key[0], args)
-        if len(self._routes) >= _REMEMBERED:
+        if len(self._routes) >= REMEMBERED:
             self._routes.clear()
         call = region.call(args)
         found = _Route(call, call.tensors, call.plain(args[call.lowered.a.position].device))
@@ -135,11 +147,31 @@ class FusedFunction:
         return found
 
     def _region(self, autocast: torch.dtype | None, args: Sequence[Any]) -> TracedRegion:
+        found = self._known(autocast, args)
+        if found is not None:
+            return found
+        with TRACING:  # which another thread may have done meanwhile
+            return self._known(autocast, args) or self._new_region(autocast, args)
+
+    def _known(self, autocast: torch.dtype | None, args: Sequence[Any]) -> TracedRegion | None:
         for dtype, region in self._traced:
-            if dtype is autocast and region.accepts(args):
+            if dtype is autocast and region.accepts(args) and self._holds_for(region, args):
                 return region
+        return None
+
+    def _holds_for(self, region: TracedRegion, args: Sequence[Any]) -> bool:
+        rows = region.few_rows(args)
+        if all(size == 2 for size in rows):
+            return True
+        key = (id(region), rows)
+        if key not in self._held:
+            self._held[key] = holds_for(self._fn, region, args)
+        return self._held[key]
+
+    def _new_region(self, autocast: torch.dtype | None, args: Sequence[Any]) -> TracedRegion:
         region = trace_region(self._fn, args)
         region.call(args)  # what tracing could not see, such as a scalar in GPU memory
+        self._held[id(region), region.few_rows(args)] = True
         self._traced.append((autocast, region))
         self.regions.append(region)
         if any(isinstance(value, float) for _, value in region.constants) and not self._floats_matter:

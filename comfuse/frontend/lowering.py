@@ -20,13 +20,21 @@ from comfuse.frontend.axes import Axis, Layout
 from comfuse.frontend.capture import Captured
 from comfuse.frontend.emitter import Emitter
 from comfuse.frontend.gemm import Products, SideBySide
-from comfuse.frontend.handlers import ELEMENTWISE, FILLS, POSITIONS, REDUCTIONS, explain_unknown
+from comfuse.frontend.handlers import (
+    ELEMENTWISE,
+    FILLS,
+    LEAVES_RANGE,
+    POSITIONS,
+    REDUCTIONS,
+    explain_unknown,
+)
 from comfuse.frontend.operands import Operands
 from comfuse.frontend.placing import Frame, Joined, Result, Term, Value, frame_layout, half_of, halved
 from comfuse.frontend.views import Picked, dtype_of, name_of, refuse, shape_of
 from comfuse.generator.spec import Space
 
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+NARROW = INTEGERS[:3]
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _COMPUTED = (torch.bfloat16, torch.float16, torch.float32, torch.bool, *INTEGERS)
 
@@ -195,6 +203,10 @@ class Lowering(Emitter):
 
     def elementwise(self, node: torch.fx.Node, frame: Frame) -> Value:
         check_dtype(node)
+        if dtype_of(node) in NARROW and node.target.overloadpacket in LEAVES_RANGE:  # type: ignore[union-attr]
+            raise refuse(
+                node, f"it is computed in {dtype_of(node)}, which wraps around: convert its inputs to float"
+            )
         return ELEMENTWISE[node.target](self, node, frame)
 
     # --- values that depend on arguments alone ------------------------------------------------------

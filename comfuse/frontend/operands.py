@@ -11,7 +11,7 @@ from comfuse.frontend.axes import Axis
 from comfuse.frontend.capture import Captured
 from comfuse.frontend.lowered import OperandRead
 from comfuse.frontend.placing import Frame, Value
-from comfuse.frontend.views import Picked, dtype_of, name_of, refuse
+from comfuse.frontend.views import Picked, dtype_of, name_of, refuse, refuse_outside
 from comfuse.generator.spec import Space
 from comfuse.reference import SPEC_DTYPES
 
@@ -115,9 +115,5 @@ class Operands:
         tensor = getattr(self._captured.constants, str(node.target))
         tensor = getattr(tensor, "constant", None) if hasattr(tensor, "fake_mode") else tensor
         if tensor is None or tensor.numel() != 1:
-            raise refuse(
-                user,
-                f"its input {node.name} is a tensor that is no argument of the function (a module's "
-                "parameter, or a variable from outside): make it one",
-            )
+            raise refuse_outside(user, node)
         return float(tensor.item())

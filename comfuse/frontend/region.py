@@ -17,6 +17,10 @@ from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import FusedSpec
 from comfuse.generator.stages import stages
 
+#: Shapes of which what belongs to them is remembered; past that the table is emptied, which costs a check a
+#: call.
+REMEMBERED = 1024
+
 # Reductions over rows that torch refuses where there are none.
 _NEEDS_A_ROW = ("col_max", "col_min", "full_max", "full_min")
 
@@ -80,6 +84,10 @@ class TracedRegion:
             return False
         return True
 
+    def few_rows(self, args: Sequence[Any]) -> tuple[int, ...]:
+        """The dimensions of the rows of arguments that it accepts: 0, 1, or 2 for any more."""
+        return tuple(min(size, 2) for size in self._rows(args).sizes)
+
     def bind(self, args: Sequence[Any]) -> BoundCall:
         """The call's tensors, as the op takes them.
 
@@ -96,10 +104,13 @@ class TracedRegion:
         """
         self._check_ranks(args)
         rows = self._rows(args)
-        if rows.sizes not in self._calls:
+        found = self._calls.get(rows.sizes)
+        if found is None:
             lowered = self.lowered if rows == self.lowered.rows else self.lowered.at(rows)
-            self._calls[rows.sizes] = Call(lowered, self.names, self.structure)
-        found = self._calls[rows.sizes]
+            found = Call(lowered, self.names, self.structure)
+            if len(self._calls) >= REMEMBERED:
+                self._calls.clear()
+            self._calls[rows.sizes] = found
         self._check(found, args)
         return found
 

@@ -1,12 +1,14 @@
 """From a function and example inputs to a traced region that holds for as many calls as it can.
 
 A size of 1 says little: it may be the number of rows, or a broadcast.  So a function is traced with other
-numbers of rows than its inputs', at least two in each of their dimensions, and once more with others again.
-Where all of that agrees with what the inputs themselves give, the region holds for every number of rows.
+numbers of rows than its inputs', at least two in each of their dimensions, and again with others, a few more
+and many more.  Where all of that agrees with what the inputs themselves give, the region holds for every
+number of rows; for a single one, which torch may treat in another way, :func:`holds_for` asks again.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +25,9 @@ from comfuse.frontend.lower import lower
 from comfuse.frontend.lowered import Read
 from comfuse.frontend.region import TracedRegion
 
+#: Held while a function is traced, which torch can do for one thread of a process at a time.
+TRACING = threading.RLock()
+
 
 def trace_region(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
     """Captures and lowers ``fn(*inputs)``.
@@ -31,9 +36,27 @@ def trace_region(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
         ArgumentError, DeviceError: an input that cannot be traced.
         TraceError: a function that is not one fused kernel.
     """
-    region = _traced(fn, inputs)
+    with TRACING:
+        region = _traced(fn, inputs)
     call = region.call(inputs)
     return replace(region, lead=call.lowered.lead_shape, notes=call.notes(inputs))
+
+
+def holds_for(fn: Callable[..., Any], region: TracedRegion, inputs: Sequence[Any]) -> bool:
+    """Whether a region, which accepts the inputs, gives what the function would: it may do something else
+    with a dimension of a single row (``squeeze``), or of none.
+    """
+    traced = [x if shape is None else _like(x, shape) for x, shape in zip(inputs, region.shapes, strict=True)]
+    with TRACING:
+        try:
+            then, now = capture(fn, traced), capture(fn, inputs)
+        except TraceError:
+            return False
+    return (
+        _operators(then) == _operators(now)
+        and (then.scalars, then.structure) == (now.scalars, now.structure)
+        and region.call(inputs).result_shapes() == [views.shape_of(node) for node in now.outputs]
+    )
 
 
 def _traced(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
@@ -65,8 +88,12 @@ def _region(captured: Captured, inputs: Sequence[Any]) -> TracedRegion:
 
 
 def _holds(fn: Callable[..., Any], region: TracedRegion, inputs: Sequence[Any]) -> bool:
-    """Whether the function means the same for other rows."""
-    rows = _other_rows(region.lowered.rows, {link.spec.n for link in region.lowered.links})
+    """Whether the function means the same for other rows, a few more and many more."""
+    return all(_holds_with(fn, region, inputs, more) for more in (3, 1000))
+
+
+def _holds_with(fn: Callable[..., Any], region: TracedRegion, inputs: Sequence[Any], more: int) -> bool:
+    rows = _other_rows(region.lowered.rows, {link.spec.n for link in region.lowered.links}, more)
     expected = region.lowered.at(rows)
     others = [*inputs]
     for read in expected.reads:
@@ -78,8 +105,8 @@ def _holds(fn: Callable[..., Any], region: TracedRegion, inputs: Sequence[Any]) 
     return found.lowered == expected
 
 
-def _other_rows(rows: Rows, widths: set[int]) -> Rows:
-    sizes = [d + 2 * i + 3 for i, d in enumerate(rows.sizes)]
+def _other_rows(rows: Rows, widths: set[int], more: int) -> Rows:
+    sizes = [d + 2 * i + more for i, d in enumerate(rows.sizes)]
     while widths & {*sizes, Rows(tuple(sizes)).count}:
         sizes[-1] += 1
     return Rows(tuple(sizes))

@@ -94,6 +94,15 @@ def refuse(node: torch.fx.Node, reason: str) -> TraceError:
     return TraceError(reason, node=name_of(node), location=location(node), target=target)
 
 
+def refuse_outside(user: torch.fx.Node, source: torch.fx.Node) -> TraceError:
+    """The error of a node that reads a tensor of the surroundings."""
+    return refuse(
+        user,
+        f"its input {source.name} is a tensor that is no argument of the function (a module's parameter, or "
+        "a variable from outside): make it one",
+    )
+
+
 def name_of(node: torch.fx.Node) -> str:
     """What the user knows the node by: its name, for an argument that of the parameter."""
     name: str = node.meta.get("argument", node.name)

@@ -8,15 +8,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from comfuse import fallbacks
 from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from comfuse.generator import catalog
 from comfuse.generator.spec import DType
-from comfuse.ops.faults import AB_DTYPES, FLOATS
+from comfuse.ops.faults import AB_DTYPES, FLOATS, of_scalars
 from comfuse.ops.resolver import translate
 from comfuse.ops.schema import FIXED
 from comfuse.ops.tracing import constant_when_traced
+from comfuse.ops.transforms import refuse_tangents
 from comfuse.reference import SPEC_DTYPES
 
 _NAME = "fused_attention"
@@ -35,7 +37,7 @@ def fused_attention(
 
     Scores and their softmax are computed in float32 and never leave the chip.  What meets ``v`` is rounded
     once, to q's dtype, before it is divided by its row's sum; the result is rounded at the store.  A row
-    whose scores are all -inf is NaN.
+    whose scores are all -inf is NaN, but 0 where torch's attention runs.
 
     Args:
         q: (..., M, D), bfloat16 or float16.
@@ -64,11 +66,13 @@ def fused_attention(
         BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
         FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
     """
-    fault = _fault(q, k, v, bias)
+    fault = _fault(q, k, v, bias) or of_scalars(_NAME, {} if scale is None else {"scale": scale})
     if fault is not None:
         raise fault
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     given = [t for t in (q, k, v, bias) if t is not None]
+    if forward_ad._current_level >= 0:
+        refuse_tangents(_NAME, given)
     if torch.is_grad_enabled() and any(t.requires_grad for t in given):
         _count_gradient()
         return _with_gradient(q, k, v, bias, causal, scale)
@@ -124,6 +128,9 @@ def _fault(q: Any, k: Any, v: Any, bias: Any) -> ArgumentError | None:
     if q.ndim < 2:
         return ShapeError(_NAME, "q", f"of shape {tuple(q.shape)}", "(..., M, D)")
     lead, m, d = tuple(q.shape[:-2]), q.shape[-2], q.shape[-1]
+    for name, t, sizes in (("q", q, "(..., M, D)"), ("k", k, "(..., H, D)"), ("v", v, "(..., H, N)")):
+        if 0 in t.shape[-1 if name == "q" else -2 :]:
+            return ShapeError(_NAME, name, f"of shape {tuple(t.shape)}", f"{sizes}, D, H and N at least 1")
     h = k.shape[-2] if k.ndim >= 2 else 0
     shapes = {
         "k": (k, (*lead, h, d), f"(..., H, D) with q's leading sizes {lead} and D = {d}"),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from comfuse.errors import ComFuseError, GradientError
-from comfuse.ops import programs, resolver
+from comfuse.errors import ArgumentError, ComFuseError, GradientError
+from comfuse.ops import faults, programs, resolver
+from comfuse.ops.checks import check_count
 from comfuse.ops.schema import ALONE, FIXED, FIXED_SCALARS, GENERAL, MAX_FIXED, OUT
 from comfuse.ops.tracing import constant_when_traced
+from comfuse.ops.transforms import refuse_tangents
 
 _parse = programs.parse
 _NO_GRADIENT = (
@@ -19,8 +23,10 @@ _NO_GRADIENT = (
 
 
 @constant_when_traced
-def _outputs(spec: str) -> int:
-    return len(_parse(spec).outputs)
+def _counts(spec: str) -> tuple[int, int]:
+    """How many outputs and scalars a call of the spec has."""
+    program = _parse(spec)
+    return len(program.outputs), program.scalar_count
 
 
 def region(
@@ -57,9 +63,15 @@ def region(
         BuildError, CacheError, LoadError, LaunchError: its kernel cannot be built or run.
         FallbackError: it cannot be fused here and ``COMFUSE_STRICT`` is 1.
     """
+    if forward_ad._current_level >= 0:
+        refuse_tangents("region", (a, b, *operands))
     try:
         count = len(operands)
-        outputs = _outputs(spec) if count <= MAX_FIXED and len(scalars) <= FIXED_SCALARS else 0
+        outputs, numbers = _counts(spec)
+        if len(scalars) != numbers:
+            check_count("scalars", len(scalars), numbers)
+        if count > MAX_FIXED or numbers > FIXED_SCALARS:
+            outputs = 0
         # Where an input requires a gradient, the dispatcher has marked the results; its own answer would be a
         # warning, at the backward.
         if outputs == 1:
@@ -75,8 +87,8 @@ def region(
             refused = any(y.requires_grad for y in results)
     except ComFuseError:
         raise
-    except RuntimeError as e:
-        raise resolver.translate(e, "region") from None
+    except (AttributeError, RuntimeError, TypeError) as e:
+        raise _explained("region", e, spec, (a, b, operands, scalars)) from None
     if refused:
         raise GradientError("region", _NO_GRADIENT)
     return results
@@ -103,13 +115,35 @@ def region_out(
     Raises:
         As :func:`region`; ArgumentError also for an output's strides and for memory that is not its own.
     """
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (a, b, *operands, *out)):
-        raise GradientError("region_out", _NO_GRADIENT)
+    if forward_ad._current_level >= 0:
+        refuse_tangents("region_out", (a, b, *operands, *out))
     try:
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (a, b, *operands, *out)):
+            raise GradientError("region_out", _NO_GRADIENT)
+        check_count("scalars", len(scalars), _counts(spec)[1])
         OUT(spec, a, b, list(operands), list(scalars), list(out))
     except ComFuseError:
         raise
-    except RuntimeError as e:
-        raise resolver.translate(e, "region_out") from None
+    except (AttributeError, RuntimeError, TypeError) as e:
+        raise _explained("region_out", e, spec, (a, b, operands, scalars, out)) from None
     if not torch.compiler.is_compiling():  # a graph knows what its ops mutate
         torch.autograd.graph.increment_version(list(out))  # so that autograd sees what it saved change
+
+
+def _explained(op: str, error: Exception, spec: Any, values: tuple[Any, ...]) -> Exception:
+    """The error to raise for a call that failed with ``error``: an argument of the wrong type, if there is
+    one.
+    """
+    if not isinstance(spec, str):
+        return ArgumentError(op, "spec", f"of type {type(spec).__name__}", "its text: spec.text()")
+    a, b, operands, scalars, *out = values
+    tensors: dict[str, Any] = {"a": a, "b": b}
+    for name, listed in zip(("operands", "out"), (operands, *out), strict=False):
+        tensors |= {f"{name}[{i}]": t for i, t in enumerate(listed)}
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor):
+            return ArgumentError(op, name, f"of type {type(value).__name__}", "a torch.Tensor")
+    fault = faults.of_scalars(op, {f"scalars[{i}]": x for i, x in enumerate(scalars)})
+    if fault is not None:
+        return fault
+    return resolver.translate(error, op) if isinstance(error, RuntimeError) else error

@@ -80,5 +80,6 @@ _OP = NamedOp(
         Argument("bias", Space.ROW),
     ],
     autograd.cross_entropy,
+    scalars=("ignore_index",),
     saved=1,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -64,6 +65,14 @@ def of_options(op: str, given: dict[str, Any], allowed: dict[str, tuple[Any, ...
     return None
 
 
+def of_scalars(op: str, given: dict[str, Any]) -> ArgumentError | None:
+    for name, value in given.items():
+        one = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
+        if not one and not isinstance(value, Real | torch.SymInt | torch.SymFloat):
+            return ArgumentError(op, name, f"of type {type(value).__name__}", "a number")
+    return None
+
+
 def of_tensors(
     op: str, x: Any, weight: tuple[str, Any], arguments: Sequence[tuple[Argument, Any]]
 ) -> ArgumentError | None:
@@ -118,6 +127,8 @@ def _of_factors(op: str, x: Tensor, weights: dict[str, Tensor]) -> ArgumentError
             return ShapeError(op, name, got, f"(N, K) with K = {x.shape[-1]}, the last dimension of x", hint)
         if tuple(weight.shape) != shape:
             return ShapeError(op, name, got, f"{first}'s shape, {shape}")
+        if n == 0:
+            return ShapeError(op, name, got, "(N, K) with N at least 1")
     converted = autocast_dtype([x, *weights.values()]) is not None
     if x.dtype not in AB_DTYPES and not converted:
         return DTypeError(op, "x", str(x.dtype), _names(AB_DTYPES), "convert it with x.to(torch.bfloat16)")

@@ -69,5 +69,6 @@ _OP = NamedOp(
         Argument("ln_bias", Space.ROW),
     ],
     autograd.layernorm,
+    scalars=("eps",),
     saved=3,
 )

@@ -157,7 +157,15 @@ _OPTIONS: dict[str, tuple[Any, ...]] = {
     "norm": (None, "layernorm", "rmsnorm"),
     "residual_position": ("before", "after"),
 }
-_PLAIN = NamedOp(_NAME, _program, [Argument("b0", Space.ROW), *_OUTER], _plain, weight="w0", options=_OPTIONS)
+_PLAIN = NamedOp(
+    _NAME,
+    _program,
+    [Argument("b0", Space.ROW), *_OUTER],
+    _plain,
+    weight="w0",
+    options=_OPTIONS,
+    scalars=("eps",),
+)
 _GATED = NamedOp(
     _NAME,
     partial(_program, gated=True),
@@ -170,5 +178,6 @@ _GATED = NamedOp(
     _gated,
     weight="w_gate",
     options=_OPTIONS,
+    scalars=("eps",),
     variant="with a gate",
 )

@@ -16,13 +16,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from comfuse import fallbacks
 from comfuse.errors import ArgumentError, GradientError
 from comfuse.generator.catalog import Layouts
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import FusedSpec, Major, Space
-from comfuse.ops import faults
+from comfuse.ops import faults, transforms
 from comfuse.ops.calls import region_out
 from comfuse.ops.faults import AB_DTYPES, Argument
 from comfuse.ops.resolver import translate
@@ -51,6 +52,7 @@ class NamedOp:
         arguments: the tensors besides x and the weight, in the order of a call's operands: for each layer its
             weights first, then the operands of the program.  Each may be None.
         options: what else the program depends on, by name: the values that are allowed.
+        scalars: names of the numbers that a call may have behind them.
         gradient: the op with a gradient, called with x, the weight, and the rest of a call in order where any
             of them requires one.  It runs this op by :func:`run`, or others.  None refuses such a call.
         weight: name of the first factor B.
@@ -67,6 +69,7 @@ class NamedOp:
         gradient: Callable[..., Any] | None = None,
         *,
         options: dict[str, tuple[Any, ...]] | None = None,
+        scalars: Sequence[str] = (),
         weight: str = "weight",
         outputs: int = 1,
         saved: int = 0,
@@ -77,6 +80,7 @@ class NamedOp:
         self.program = program
         self.arguments = tuple(arguments)
         self.options = options or {}
+        self.scalars = tuple(scalars)
         self.gradient = gradient
         self.weight = weight
         #: Of the weights that begin further layers, where they are among the tensors.
@@ -100,6 +104,7 @@ class NamedOp:
                 arguments,
                 gradient,
                 options=options,
+                scalars=scalars,
                 weight=weight,
                 outputs=outputs + saved,
                 variant=_SAVING,
@@ -119,6 +124,8 @@ class NamedOp:
             ArgumentError and its kinds, and what :func:`comfuse.ops.region` raises.
         """
         try:
+            if forward_ad._current_level >= 0:
+                transforms.refuse_tangents(self.name, (x, weight, *tensors))
             grad = _is_grad_enabled()
             if grad and (x.requires_grad or weight.requires_grad):
                 return self._with_gradient(x, weight, tensors, options, scalars)
@@ -149,7 +156,7 @@ class NamedOp:
                 text, *present = self._prepared(key, x, weight, tensors, options)
             return self.forms[len(present) - 2](text, *present, *scalars)
         except Exception as e:
-            raise self._explained(e, x, weight, tensors, options) from None
+            raise self._explained(e, x, weight, tensors, options, scalars) from None
 
     def into(
         self,
@@ -161,14 +168,18 @@ class NamedOp:
         scalars: tuple[float, ...] = (),
     ) -> Tensor:
         """Runs an op of one output, which is written to ``out``; returns that."""
+        if not isinstance(out, Tensor):
+            raise ArgumentError(self.name, "out", f"of type {type(out).__name__}", "a torch.Tensor or None")
         try:
+            if forward_ad._current_level >= 0:
+                transforms.refuse_tangents(self.name, (x, weight, *tensors, out))
             if _is_grad_enabled() and _needs_gradient(x, weight, (*tensors, out)):
                 got = "given where a tensor requires a gradient"
                 raise ArgumentError(self.name, "out", got, "None there", "use torch.no_grad()")
             text, a, b, *operands = self._prepared(None, x, weight, tensors, options, not _is_plain(out))
             region_out(text, a, b, operands, scalars, [out])
         except Exception as e:
-            raise self._about_out(self._explained(e, x, weight, tensors, options)) from None
+            raise self._about_out(self._explained(e, x, weight, tensors, options, scalars)) from None
         return out
 
     def _with_gradient(
@@ -184,6 +195,8 @@ class NamedOp:
                 self.name,
                 "an input requires a gradient, which it does not have: call it under torch.no_grad()",
             )
+        if not _is_tracing():
+            transforms.refuse_transforms(self.name)
         if self.layers:  # what runs instead knows its arguments by other names
             self._check(x, weight, tensors, options)
         x, weight, tensors = self._converted(x, weight, tensors)
@@ -278,12 +291,19 @@ class NamedOp:
             raise fault
 
     def _explained(
-        self, error: Exception, x: Any, weight: Any, tensors: tuple[Any, ...], options: tuple[Any, ...]
+        self,
+        error: Exception,
+        x: Any,
+        weight: Any,
+        tensors: tuple[Any, ...],
+        options: tuple[Any, ...],
+        scalars: tuple[Any, ...],
     ) -> Exception:
         """The error to raise for a call that failed with ``error``: what is wrong with its arguments, if
         anything is.
         """
-        fault = self._fault(x, weight, tensors, options)
+        numbers = dict(zip(self.scalars, scalars, strict=False))
+        fault = self._fault(x, weight, tensors, options) or faults.of_scalars(self.name, numbers)
         if fault is not None:
             return fault
         return translate(error, self.name) if isinstance(error, RuntimeError) else error

@@ -90,5 +90,6 @@ _OP = NamedOp(
         "norm": (None, "layernorm", "rmsnorm"),
         "dtype": tuple(TORCH_DTYPES[dtype] for dtype in catalog.LARGEST),
     },
+    scalars=("eps",),
     outputs=2,
 )

@@ -74,5 +74,6 @@ _OP = NamedOp(
     [Argument("bias", Space.ROW), Argument("residual", Space.TILE), Argument("rms_weight", Space.ROW)],
     autograd.rmsnorm,
     options={"residual_position": ("before", "after")},
+    scalars=("eps", "weight_offset"),
     saved=2,
 )

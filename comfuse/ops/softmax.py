@@ -98,6 +98,7 @@ _SOFTMAX = NamedOp(
     catalog.softmax,
     [Argument("bias", Space.ROW), Argument("mask", Space.TILE, (*FLOATS, torch.bool))],
     autograd.softmax,
+    scalars=("scale",),
 )
 _LOGSUMEXP = NamedOp(
     "fused_gemm_logsumexp", catalog.logsumexp, [Argument("bias", Space.ROW)], autograd.logsumexp

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -62,6 +64,26 @@ def test_other_classes_are_traced_anew():
     assert len(fused.regions) == 4
 
 
+@pytest.mark.parametrize("function", [torch.squeeze, lambda h: h.squeeze(0)])
+def test_one_row_may_have_another_meaning(function):
+    fused = comfuse.fuse(lambda x, w: function(F.linear(x, w)))
+    for rows in (6, 1, 7, 1, 0):
+        args = (x(rows), weight())
+        torch.testing.assert_close(fused(*args), function(F.linear(*args)))
+    assert len(fused.regions) == 2
+
+
+def test_many_rows_may_have_another_meaning():
+    def program(x, w):
+        h = F.linear(x, w)
+        return 2 * h if x.shape[0] > 100 else h
+
+    fused = comfuse.fuse(program)
+    for rows in (6, 200, 300, 6):
+        args = (x(rows), weight())
+        torch.testing.assert_close(fused(*args), program(*args))
+
+
 def test_broadcast_class_is_part_of_the_class():
     fused = comfuse.fuse(lambda x, w, r: F.linear(x, w) + r)
     assert fused(x(5), weight(), residual(5)).shape == (5, N)
@@ -84,6 +106,11 @@ def test_keywords_and_decorator():
     torch.testing.assert_close(fused(*args).float(), F.linear(*args).float() * 2 + 1, rtol=1e-2, atol=1e-2)
 
 
+def test_keywords_of_a_builtin_have_no_place():
+    with pytest.raises(ArgumentError, match="weight is passed by keyword; allowed: positional arguments"):
+        comfuse.fuse(F.linear)(x(), weight=weight())
+
+
 def test_changing_scalars_do_not_trace_again():
     fused = comfuse.fuse(lambda x, w, alpha: F.linear(x, w) * alpha)
     for alpha in (1.0, 2.0, 3.5):
@@ -98,6 +125,29 @@ def test_built_in_scalars_do():
     assert (first - second).abs().max() > 0.1
     torch.testing.assert_close(fused(x(), weight(), 1e-5), first, rtol=0, atol=0)
     assert len(fused.regions) == 2
+
+
+def test_threads_trace_a_class_once():
+    fused = comfuse.fuse(lambda x, w, eps: F.layer_norm(F.linear(x, w), (N,), eps=eps))
+    kinds = [(dtype, eps) for dtype in (torch.bfloat16, torch.float16) for eps in (1e-5, 1.0)]
+    together = threading.Barrier(8)
+
+    def call(number):
+        dtype, eps = kinds[number % len(kinds)]
+        args = (x().to(dtype), weight().to(dtype))
+        together.wait()
+        y = fused(*args, eps)
+        expected = F.layer_norm(F.linear(args[0].float(), args[1].float()), (N,), eps=eps)
+        assert (y.float() - expected).norm() < 3e-3 * expected.norm()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(call, range(8)))
+    assert len(fused.regions) == len(kinds)
+
+
+def test_a_fused_function_is_not_fused_again():
+    fused = comfuse.fuse(comfuse.fuse(F.linear))
+    assert torch.equal(fused(x(), weight()), comfuse.fuse(F.linear)(x(), weight()))
 
 
 def test_several_results():
@@ -135,6 +185,17 @@ def test_gradients_run_the_function_and_are_counted(monkeypatch):
     monkeypatch.setenv("COMFUSE_STRICT", "1")
     with pytest.raises(FallbackError, match="requires grad"):
         fused(*args)
+
+
+def test_forward_mode_runs_the_function_and_is_counted():
+    args = (x(), weight())
+    fused = comfuse.fuse(lambda x, w: F.gelu(F.linear(x, w)))
+    expected = torch.func.jvp(lambda t: F.gelu(F.linear(t, args[1])), (args[0],), (args[0],))
+    torch.testing.assert_close(torch.func.jvp(lambda t: fused(t, args[1]), (args[0],), (args[0],)), expected)
+    (((where, reason), count),) = fallbacks.counts().items()
+    assert where.startswith("fuse(")
+    assert "requires grad" in reason
+    assert count == 1
 
 
 def test_autocast_is_part_of_the_class():

@@ -14,6 +14,7 @@ from comfuse.frontend import TraceError, trace
 from tests.frontend.support import LEAD, K, N, residual, row, tensor, weight, x
 
 elsewhere = torch.ones(N, dtype=torch.bfloat16)
+elsewhere_one = torch.tensor(2.0)
 
 
 def computed_second_factor(x, w, w2):
@@ -155,8 +156,24 @@ def changes_argument(x, w, r):
     return r
 
 
+def changes_argument_beside_the_result(x, w, r):
+    h = F.linear(x, w) + r
+    r.zero_()
+    return h
+
+
+def resizes_argument(x, w, r):
+    h = F.linear(x, w)
+    r.resize_(3, N)
+    return h
+
+
 def reads_a_global(x, w):
     return F.linear(x, w) * elsewhere
+
+
+def reads_a_global_number(x, w):
+    return F.linear(x, w) * elsewhere_one
 
 
 def decides_by_value(x, w):
@@ -202,6 +219,10 @@ def unknown(x, w):
 
 def shifts(x, w, t):
     return F.linear(x, w) * (t & 3)
+
+
+def wraps_around(x, w, t):
+    return F.linear(x, w) + (t + 250)
 
 
 def gathers_more(x, w, t):
@@ -255,7 +276,10 @@ CASES = [
     (works_behind_cat, (row(),), "mul_1", "works on cat, where values lie side by side"),
     (dropout, (), None, "draws random numbers"),
     (changes_argument, (residual(),), None, "changes r in place"),
+    (changes_argument_beside_the_result, (residual(),), None, "changes r in place"),
+    (resizes_argument, (residual(),), None, "in place"),
     (reads_a_global, (), "mul", "a tensor that is no argument"),
+    (reads_a_global_number, (), "mul", "a tensor that is no argument"),
     (decides_by_value, (), None, "needs the values of a tensor"),
     (returns_argument, (residual(),), "r", "does not depend on the GEMM"),
     (returns_row, (row(),), "mul", "does not depend on the GEMM"),
@@ -267,6 +291,7 @@ CASES = [
     (rearranges, (), "roll", "it moves elements between rows or columns"),
     (unknown, (), "special_bessel_j0", "no counterpart of this operator"),
     (shifts, (INDEX[..., :1],), "bitwise_and", "a bitwise operator on torch.int64"),
+    (wraps_around, (row().to(torch.uint8),), "add", "torch.uint8, which wraps around"),
     (gathers_more, (INDEX,), "gather", r"gathers \(2, 3, 2\) elements .* only one of each row"),
     (low_threshold, (), "softplus", "threshold 5"),
     (norm_of_order_3, (), "linalg_vector_norm", "a norm of order 3"),

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from comfuse.errors import DTypeError, ShapeError
-from comfuse.frontend import fuse, trace_region
+from comfuse.frontend import fuse, region, trace_region
 from tests.frontend.support import LEAD, K, N, residual, row, tensor, weight, x
 
 
@@ -19,6 +19,14 @@ def program(x, w, bias, residual, scale, alpha):
 def arguments(*lead):
     lead = lead or LEAD
     return [x(*lead), weight(), row(), residual(*lead), tensor(*lead, 1), 2.0]
+
+
+def test_only_so_many_numbers_of_rows_are_remembered(monkeypatch):
+    monkeypatch.setattr(region, "REMEMBERED", 4)
+    traced = trace_region(F.linear, (x(7), weight()))
+    for rows in range(2, 20):
+        assert traced.bind((x(rows), weight())).a.shape == (rows, K)
+        assert len(traced._calls) <= 4
 
 
 def test_bind_follows_the_spec():

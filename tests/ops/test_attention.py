@@ -104,6 +104,9 @@ Q, K, V = random(2, 8, 16), random(2, 24, 16), random(2, 24, 8)
     [
         ((3, K, V), ArgumentError, "q is of type int"),
         ((Q[0, 0], K, V), ShapeError, "q is of shape (16,); allowed: (..., M, D)"),
+        ((Q[..., :0], K[..., :0], V), ShapeError, "q is of shape (2, 8, 0); allowed: (..., M, D), D, H and"),
+        ((Q, K[:, :0], V[:, :0]), ShapeError, "k is of shape (2, 0, 16); allowed: (..., H, D), D, H and"),
+        ((Q, K, V[..., :0]), ShapeError, "v is of shape (2, 24, 0); allowed: (..., H, N), D, H and"),
         ((Q, K[..., :8], V), ShapeError, "k is of shape (2, 24, 8)"),
         ((Q, K[:1], V), ShapeError, "k is of shape (1, 24, 16)"),
         ((Q, K, V[:, :8]), ShapeError, "v is of shape (2, 8, 8)"),
@@ -116,6 +119,11 @@ Q, K, V = random(2, 8, 16), random(2, 24, 16), random(2, 24, 8)
 def test_what_is_refused(arguments: tuple[Any, ...], error: type[Exception], reason: str) -> None:
     with pytest.raises(error, match=re.escape(reason)):
         fused_attention(*arguments)
+
+
+def test_the_scale_is_checked() -> None:
+    with pytest.raises(ArgumentError, match="fused_attention: scale is of type str; allowed: a number"):
+        fused_attention(Q, K, V, scale="1")  # type: ignore[arg-type]
 
 
 def test_compiled() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from comfuse import ops
 from comfuse.errors import ArgumentError, DTypeError, GradientError, ShapeError
@@ -33,6 +34,38 @@ def test_what_an_activation_read_on_the_way_back_has_none() -> None:
         case(leaves(case.arguments((3,), BF16, BF16), wanted=["pre_activation"]))
 
 
+@pytest.mark.parametrize("name", ["gemm", "layernorm all", "quantize"])
+def test_there_is_none_in_forward_mode(name: str) -> None:
+    case = BY_NAME[name]
+    arguments = case.arguments((3,), BF16, BF16)
+
+    def of_x(x: Tensor) -> Tensor:
+        return case(arguments | {"x": x})[0]
+
+    x = arguments["x"]
+    with pytest.raises(GradientError, match=f"{case.op.__name__}: .* forward-mode"):
+        torch.func.jvp(of_x, (x,), (x,))
+    with pytest.raises(GradientError, match=f"{case.op.__name__}: .* forward-mode"):
+        torch.func.jacfwd(of_x)(x)
+    with forward_ad.dual_level():
+        of_x(x)
+        with pytest.raises(GradientError, match=f"{case.op.__name__}: .* forward-mode"):
+            of_x(forward_ad.make_dual(x, x))
+
+
+def test_attention_has_none_in_forward_mode() -> None:
+    q = torch.randn(2, 8, 8).bfloat16()
+    with pytest.raises(GradientError, match=r"fused_attention: .* forward-mode"):
+        torch.func.jvp(ops.fused_attention, (q, q, q), (q, q, q))
+
+
+@every_case
+def test_there_is_none_in_a_transform(case: Case) -> None:
+    arguments = arguments_of(case)
+    with pytest.raises(GradientError, match=rf"{case.op.__name__}: .* torch\.func"):
+        torch.func.grad(lambda x: case(arguments | {"x": x})[0].sum())(arguments["x"])
+
+
 @every_case
 @pytest.mark.parametrize("linear", [True, False])
 def test_there_is_no_second_derivative(case: Case, linear: bool) -> None:
@@ -44,6 +77,48 @@ def test_there_is_no_second_derivative(case: Case, linear: bool) -> None:
     assert dx.requires_grad
     with pytest.raises(GradientError, match=f"{case.op.__name__}: .* twice"):
         (dx.float().square().sum() + given["x"].sum()).backward()
+
+
+@every_case
+def test_nor_is_there_one_where_a_single_input_wants_it(case: Case) -> None:
+    """What the forward keeps depends on that input as well."""
+    arguments = arguments_of(case)
+    for name in differentiable(case, arguments):
+        given = leaves(arguments, wanted=[name])
+        exact = leaves(arguments, torch.float64, wanted=[name])
+        (expected,) = torch.autograd.grad(
+            sum(y.sum() for y in case.reference(exact)), exact[name], create_graph=True
+        )
+        (found,) = torch.autograd.grad(
+            sum(y.float().sum() for y in case(given)), given[name], create_graph=True
+        )
+        if _varies(expected, exact[name]):
+            with pytest.raises(GradientError, match=f"{case.op.__name__}: .* twice"):
+                (found.float().square().sum() + given[name].sum()).backward()
+
+
+def _varies(y: Tensor, x: Tensor) -> bool:
+    if not y.requires_grad:
+        return False
+    (derivative,) = torch.autograd.grad(y.square().sum(), x, allow_unused=True)
+    return derivative is not None and bool(derivative.any())
+
+
+def test_a_linear_op_has_a_constant_gradient() -> None:
+    x, weight = torch.ones(3, K).bfloat16().requires_grad_(), torch.ones(N, K).bfloat16()
+    (dx,) = torch.autograd.grad(ops.fused_gemm(x, weight).sum(), x, create_graph=True)
+    assert not dx.requires_grad
+
+
+def test_many_gradients_at_once() -> None:
+    """As torch.autograd.functional.jacobian asks for them, by vmap."""
+    x, weight = torch.randn(3, K).bfloat16().requires_grad_(), torch.randn(N, K).bfloat16()
+    for activation in ("gelu", "gelu_tanh", "mish", "softplus"):
+        y = ops.fused_gemm(x, weight, activation=activation)
+        towards = torch.randn(4, *y.shape).bfloat16()
+        (found,) = torch.autograd.grad(y, x, towards, is_grads_batched=True, retain_graph=True)
+        for got, grad in zip(found, towards, strict=True):
+            torch.testing.assert_close(got, torch.autograd.grad(y, x, grad, retain_graph=True)[0])
 
 
 @pytest.mark.parametrize("value", [-torch.inf, torch.inf, torch.nan, 0.0])

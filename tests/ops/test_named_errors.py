@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ X: list[tuple[Change, type[ComFuseError], str]] = [
 WEIGHT: list[tuple[Change, type[ComFuseError], str]] = [
     (lambda t: t.t(), ShapeError, f"({K}, {N}); allowed: (N, K) with K = {K}"),
     (lambda t: t[0], ShapeError, f"({K},); allowed: (N, K)"),
+    (lambda t: t[:0], ShapeError, f"(0, {K}); allowed: "),
     (lambda t: t[None], ShapeError, f"(1, {N}, {K}); allowed: (N, K)"),
     (lambda t: t[:, :-8], ShapeError, f"({N}, {K - 8}); allowed"),
     (lambda t: t.half(), DTypeError, "torch.float16; allowed: x's dtype, torch.bfloat16"),
@@ -131,10 +133,41 @@ def test_options_are_checked(
         op(x, weight, **options)
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("value", [None, "1e-5", 1j, [1.0], torch.ones(2)])
+@pytest.mark.parametrize(
+    "op, name, options",
+    [
+        (ops.fused_gemm_layernorm, "eps", {}),
+        (ops.fused_gemm_rmsnorm, "eps", {}),
+        (ops.fused_gemm_rmsnorm, "weight_offset", {}),
+        (ops.fused_gemm_softmax, "scale", {}),
+        (ops.fused_gemm_quantize, "eps", {"norm": "rmsnorm"}),
+        (ops.fused_gemm_cross_entropy, "ignore_index", {"target": torch.zeros(4).long()}),
+        (ops.fused_mlp, "eps", {"w1": torch.zeros(N, N).bfloat16(), "norm": "layernorm"}),
+    ],
+)
+def test_numbers_are_checked(
+    op: Callable[..., Any], name: str, options: dict[str, Any], value: Any, grad: bool
+) -> None:
+    x, weight = torch.zeros(4, K).bfloat16(), torch.zeros(N, K).bfloat16()
+    weight.requires_grad_(grad and op is not ops.fused_gemm_quantize)
+    with pytest.raises(ArgumentError, match=f"{op.__name__}: {name} is of type .*; allowed: a number"):
+        op(x, weight, **options, **{name: value})
+
+
+def test_numbers_may_be_of_any_type() -> None:
+    x, weight = torch.ones(4, K).bfloat16(), torch.eye(N, K).bfloat16()
+    wanted = ops.fused_gemm_softmax(x, weight, scale=2.0)
+    for two in (2, torch.tensor(2.0), torch.tensor(2), np.float32(2.0), np.int64(2)):
+        assert torch.equal(ops.fused_gemm_softmax(x, weight, scale=two), wanted)
+
+
 def test_out_is_checked() -> None:
     case = BY_NAME["gemm"]
     arguments = case.arguments((6,), BF16, BF16)
     for out, error, message in (
+        ([1.0], ArgumentError, r"out is of type list; allowed: a torch\.Tensor"),
         (torch.zeros(6, N - 1).bfloat16(), ShapeError, r"out is of shape \(6, 47\); allowed: \(6, 48\)"),
         (torch.zeros(6, N), DTypeError, r"out is torch\.float32; allowed: torch\.bfloat16"),
         (torch.zeros(6, N, device=META).bfloat16(), DeviceError, "out is on meta; allowed: a's device, cpu"),

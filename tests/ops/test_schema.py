@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -166,6 +167,27 @@ def test_a_spec_has_no_gradient(count: int, outputs: int, of: int) -> None:
         for y, expected in zip(ops.region(*call), out, strict=True):
             assert torch.equal(y, expected)
             assert not y.requires_grad
+
+
+def test_types_and_numbers_are_checked() -> None:
+    spec = catalog.layernorm(16, 8, DType.BF16)
+    a, b, y = (torch.zeros(shape).bfloat16() for shape in ((3, 8), (16, 8), (3, 16)))
+    good: tuple[Any, ...] = (spec.text(), a, b, [], [1e-5])
+    for place, value, message in (
+        (0, spec, "spec is of type FusedSpec; allowed: its text"),
+        (1, None, "a is of type NoneType; allowed: a torch.Tensor"),
+        (2, [1], "b is of type list; allowed: a torch.Tensor"),
+        (4, [], "scalars is a list of 0; allowed: 1"),
+        (4, [1e-5, 2.0], "scalars is a list of 2; allowed: 1"),
+        (4, ["1"], r"scalars\[0\] is of type str; allowed: a number"),
+    ):
+        bad = (*good[:place], value, *good[place + 1 :])
+        with pytest.raises(ArgumentError, match=message):
+            ops.region(*bad)
+        with pytest.raises(ArgumentError, match=message):
+            ops.region_out(*bad, [y])
+    with pytest.raises(ArgumentError, match=r"out\[0\] is of type NoneType; allowed: a torch.Tensor"):
+        ops.region_out(*good, [None])  # type: ignore[list-item]
 
 
 def test_errors_are_typed() -> None:

@@ -12,7 +12,7 @@ import torch
 
 from comfuse.frontend.gemm import OTHERS
 from comfuse.frontend.handlers import activations, elementwise, losses, norms, reductions
-from comfuse.frontend.handlers.elementwise import FILLS, POSITIONS
+from comfuse.frontend.handlers.elementwise import FILLS, LEAVES_RANGE, POSITIONS
 from comfuse.frontend.views import name_of
 
 aten = torch.ops.aten
@@ -24,7 +24,15 @@ REDUCTIONS: dict[Any, reductions.Handler] = {
     **losses.LOSSES,
 }
 
-__all__ = ["ELEMENTWISE", "FILLS", "POSITIONS", "REDUCTIONS", "explain_unknown"]
+__all__ = [
+    "ELEMENTWISE",
+    "FILLS",
+    "LEAVES_RANGE",
+    "POSITIONS",
+    "REDUCTIONS",
+    "explain_unknown",
+    "is_mutation",
+]
 
 _REASONS = {
     "it draws random numbers: set the dropout probability to 0 or the module to eval()": (
@@ -51,6 +59,12 @@ _REASONS = {
 _NAMED = {name: reason for reason, names in _REASONS.items() for name in names}
 
 
+def is_mutation(node: torch.fx.Node) -> bool:
+    """True for an operator that changes one of its inputs."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
 def explain_unknown(node: torch.fx.Node) -> str:
     """Why an operator that is in no table is refused."""
     target = node.target
@@ -60,8 +74,7 @@ def explain_unknown(node: torch.fx.Node) -> str:
         return _NAMED[name]
     if packet in OTHERS:
         return f"{OTHERS[packet]}, where a kernel has a product of matrices: call it before or after"
-    schema = getattr(target, "_schema", None)
-    if schema is not None and schema.is_mutable:
+    if is_mutation(node):
         changed = name_of(node.args[0]) if isinstance(node.args[0], torch.fx.Node) else "a tensor"
         return f"it changes {changed} in place: return the new value instead"
     return "there is no counterpart of this operator in a fused kernel: compute it before or after the call"

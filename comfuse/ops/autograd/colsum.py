@@ -38,6 +38,7 @@ class _ColumnSums(Function):
         of_x, of_weight = ctx.needs_input_grad[:2]
         y, sums = run(_NAME, x, weight, (bias, pre_activation), (activation,))
         ctx.activation = activation
+        ctx.keeps_middle = False
         ctx.bias_dtype = None if bias is None else bias.dtype
         ctx.save_for_backward(x if of_weight else None, weight if of_x else None, pre_activation)
         return y, sums

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,8 +22,8 @@ _KERNELS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "relu": lambda grad, y: aten.threshold_backward(grad, y, 0),
     "sigmoid": aten.sigmoid_backward,
     "tanh": aten.tanh_backward,
-    "gelu": ELEMENTWISE["gelu_backward"],
-    "gelu_tanh": ELEMENTWISE["gelu_tanh_backward"],
+    "gelu": aten.gelu_backward,
+    "gelu_tanh": partial(aten.gelu_backward, approximate="tanh"),
     "silu": aten.silu_backward,
     "mish": aten.mish_backward,
     "hardsigmoid": aten.hardsigmoid_backward,

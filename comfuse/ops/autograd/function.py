@@ -43,7 +43,8 @@ def once(op: str) -> Callable[[Backward], Backward]:
     """For the backward of a Function: runs it outside of autocast, and refuses a second derivative.
 
     What is kept for a backward has no history, so that a second derivative would be wrong without a word.
-    It raises GradientError instead, also where the gradient that comes in has none.
+    It raises GradientError instead, also where the gradient that comes in has none.  ``ctx.keeps_middle``:
+    whether something is kept that depends on an input that wants a gradient, and is no input or result.
     """
 
     def decorate(backward: Backward) -> Backward:
@@ -53,7 +54,8 @@ def once(op: str) -> Callable[[Backward], Backward]:
                 gradients = backward(ctx, *grads)
             # A compiler refuses second derivatives by itself.
             if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                return _Once.apply(op, gradients, *grads, *ctx.saved_tensors)
+                middle = [grads[0].new_empty(0).requires_grad_()] if ctx.keeps_middle else []
+                return _Once.apply(op, gradients, *grads, *ctx.saved_tensors, *middle)
             return gradients
 
         return wrapper

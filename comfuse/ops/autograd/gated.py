@@ -34,10 +34,13 @@ class _Gated(Function):
         bias_up: Tensor | None,
         activation: str | None,
     ) -> Tensor:
-        of_x, of_gate, of_up = ctx.needs_input_grad[:3]
+        of_x, of_gate, of_up, of_bias_gate, of_bias_up, _ = ctx.needs_input_grad
         operands = (weight_up, bias_gate, bias_up)
         y, gate, up = run(_NAME, x, weight_gate, operands, (activation,), saved=True)
         ctx.activation = activation
+        ctx.keeps_middle = of_x or (
+            (of_gate or of_bias_gate) and (activation is not None or of_up or of_bias_up)
+        )
         ctx.bias_dtypes = tuple(None if bias is None else bias.dtype for bias in (bias_gate, bias_up))
         weights = (weight_gate, weight_up) if of_x else (None, None)
         ctx.save_for_backward(x if of_gate or of_up else None, *weights, gate, up)

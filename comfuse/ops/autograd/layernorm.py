@@ -38,6 +38,7 @@ class _LayerNorm(Function):
         y, pre, mean, rstd = run(_NAME, x, weight, operands, (), (eps,), saved=True)
         ctx.bias_dtype = None if bias is None else bias.dtype
         ctx.residual = spread_of(residual, y)
+        ctx.keeps_middle = any(ctx.needs_input_grad[:4])
         kept = (x if of_weight else None, weight if of_x else None, ln_weight, ln_bias)
         ctx.save_for_backward(*kept, pre, mean, rstd)
         result: Tensor = y

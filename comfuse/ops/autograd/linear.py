@@ -35,11 +35,13 @@ class _Linear(Function):
         inside = of_x or of_weight or of_bias
         from_result = activation in FROM_RESULT and residual is None
         kept = None
+        ctx.keeps_middle = False
         if activation is None or from_result or not inside:
             y = run(_NAME, x, weight, (bias, residual), (activation,))
             kept = y if from_result else None
         else:
             y, kept = run(_NAME, x, weight, (bias, residual), (activation,), saved=True)
+            ctx.keeps_middle = True
         ctx.activation, ctx.from_result = activation, from_result
         ctx.bias_dtype = None if bias is None else bias.dtype
         ctx.residual = spread_of(residual, y)

@@ -41,6 +41,7 @@ class _RMSNorm(Function):
         ctx.weight_offset = weight_offset
         ctx.bias_dtype = None if bias is None else bias.dtype
         ctx.residual = spread_of(residual, y)
+        ctx.keeps_middle = any(ctx.needs_input_grad[: 4 if ctx.before else 3])
         kept = (x if of_weight else None, weight if of_x else None, rms_weight)
         ctx.save_for_backward(*kept, pre, rrms)
         result: Tensor = y

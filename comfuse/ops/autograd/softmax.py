@@ -44,6 +44,7 @@ class _Softmax(Function):
         of_x, of_weight = ctx.needs_input_grad[:2]
         y: Tensor = run("fused_gemm_softmax", x, weight, (bias, mask), (), (scale,))
         ctx.scale = scale
+        ctx.keeps_middle = False
         ctx.bias_dtype = None if bias is None else bias.dtype
         ctx.mask = spread_of(mask, y)
         ctx.save_for_backward(x if of_weight else None, weight if of_x else None, y)
@@ -74,6 +75,7 @@ class _LogSumExp(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         lse: Tensor = run("fused_gemm_logsumexp", x, weight, (bias,))
+        ctx.keeps_middle = False
         ctx.save_for_backward(x, weight, bias, lse)
         return lse
 
@@ -98,6 +100,7 @@ class _CrossEntropy(Function):
         operands = (target, bias)
         loss, lse = run("fused_gemm_cross_entropy", x, weight, operands, (), (ignore_index,), saved=True)
         ctx.ignore_index = ignore_index
+        ctx.keeps_middle = False
         ctx.save_for_backward(x, weight, bias, target, lse)
         result: Tensor = loss
         return result
