@@ -138,18 +138,21 @@ def _settled(
     settled: list[tuple[Found, Verdict]] = []
     left: list[Verdict] = []
     for (found, before), verdict in zip(chosen, jit.settle(chosen, policy, build=build), strict=True):
+        if isinstance(verdict, Exception):
+            left += _left_after(verdict, found.candidate, found)
+            continue
         is_lost = before.fused and not verdict.fused and verdict.reason != background.BUILDING
         if found.candidate.links and is_lost:
             try:
                 links, others = _apart(found, policy, verdict.reason)
-                verdicts = jit.settle(links, policy, build=build)
+                of_links, left_of_links = _settled(links, policy, build)
             except (FallbackError, ToolchainError):  # which the user asked for
                 raise
             except Exception as e:
                 left += _left_after(e, found.candidate, found)
                 continue
-            settled += zip((link for link, _ in links), verdicts, strict=True)
-            left += others
+            settled += of_links
+            left += [*others, *left_of_links]
         else:
             settled.append((found, verdict))
     return settled, left

@@ -93,6 +93,17 @@ def test_a_bug_in_looking_for_kernels_costs_all_regions(monkeypatch: pytest.Monk
     assert [v.fused for v in log.verdicts()] == [False, False]
 
 
+def test_a_bug_in_looking_for_a_kernel_costs_one_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "runs_on_gpu", lambda found: True)
+    monkeypatch.setattr(jit, "tasks_of", lambda found: {})
+    monkeypatch.setattr(jit, "_unregistered", lambda found: "")
+    break_once(jit, "tasks_of", monkeypatch)
+    assert compiled().count("comfuse.region_1") == 1
+    ((_, reason),) = fallbacks.counts()
+    assert "a bug in ComFuse at mm: ZeroDivisionError: broken" in reason
+    assert sorted(v.fused for v in log.verdicts()) == [False, True]
+
+
 def test_a_bug_raises_where_nothing_may_fall_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMFUSE_STRICT", "1")
     break_once(choose, "verdict", monkeypatch)
