@@ -10,7 +10,7 @@ import torch
 from torch.fx import Graph, Node
 
 from comfuse import fallbacks
-from comfuse.errors import FallbackError, ToolchainError
+from comfuse.errors import CalibrationError, FallbackError, TableError, ToolchainError
 from comfuse.frontend.errors import TraceError
 from comfuse.inductor import background, chains, choose, contest, jit, lowerer
 from comfuse.inductor.candidate import Candidate, Found
@@ -162,10 +162,13 @@ def _left_after(error: Exception, candidate: Candidate, found: Found | None) -> 
     """The verdicts for the anchors of a candidate that is refused, or in which a bug showed.
 
     Raises:
-        FallbackError: it is a bug, and ``COMFUSE_STRICT`` is 1.
+        FallbackError: it is a bug or a file that cannot be read, and ``COMFUSE_STRICT`` is 1.
     """
     if isinstance(error, TraceError):
         return [contest.left(anchor, error.reason) for anchor in candidate.anchors]
+    if isinstance(error, CalibrationError | TableError):
+        fallbacks.record(_WHERE, str(error))
+        return [contest.left(anchor, str(error)) for anchor in candidate.anchors]
     nodes = [node.format_node() or str(node) for node in candidate.nodes]
     spec = "" if found is None else found.lowered.spec.text()
     report_bug(error, candidate.anchors[0].name, "\n".join(nodes), spec)
