@@ -18,7 +18,7 @@ from comfuse import settings
 from comfuse.build.cache import hash_file, hash_text
 from comfuse.build.compile import environment_flags
 from comfuse.build.toolkit import CudaToolkit, Cutlass, find_cuda, find_cutlass, find_cxx
-from comfuse.errors import CalibrationError, TableError, ToolchainError
+from comfuse.errors import CalibrationError, SettingError, TableError, ToolchainError
 from comfuse.inductor import aot, choose, log
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.run import report_bug, run
@@ -58,8 +58,8 @@ class ComFusePass(_Aware or CustomGraphPass):  # type: ignore[misc]
         """Equal where the pass does the same to the same graph; None keeps TorchInductor from caching.
 
         It does so where a pass of the user's has none, where a graph may wait for kernels that are built in
-        the background (from the cache it would wait for ever), and where a file that decides cannot be read:
-        the pass says so, which from the cache it would not.
+        the background (from the cache it would wait for ever), and where what decides cannot be read: the
+        pass says so, which from the cache it would not.
 
         What is in a cache may have been left for want of a kernel.  So it is not the same where there are
         other means to build one, nor where nothing may fall back.
@@ -69,8 +69,9 @@ class ComFusePass(_Aware or CustomGraphPass):  # type: ignore[misc]
         if not all(others) or jit == "background":
             return None
         try:
-            read = (repr(choose.planned_for(self.policy)), *tuned.identity())
-        except (CalibrationError, TableError):
+            kernels = _built() if jit == "off" else _means()
+            read = (repr(choose.planned_for(self.policy)), *tuned.identity(), *kernels)
+        except (CalibrationError, SettingError, TableError):
             return None
         return hash_text(
             _sources(),
@@ -80,7 +81,6 @@ class ComFusePass(_Aware or CustomGraphPass):  # type: ignore[misc]
             *read,
             str(settings.chains()),
             str(settings.strict()),
-            *(_built() if jit == "off" else _means()),
             *map(repr, others),
         )
 

@@ -347,3 +347,8 @@ def test_a_file_that_cannot_be_read_keeps_graphs_from_the_cache(
     (tmp_path / "h200.json").write_text("{no")
     monkeypatch.setenv(variable, str(tmp_path / name))
     assert ComFusePass(Policy(gpu="h200")).uuid() is None
+
+
+def test_flags_that_cannot_be_read_keep_graphs_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFUSE_NVCC_FLAGS", '"')
+    assert ComFusePass(Policy(gpu="h200")).uuid() is None
