@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from comfuse import calibration
-from comfuse.errors import ComFuseError
+from comfuse.errors import PlanError
 from comfuse.frontend.calls import steps
 from comfuse.frontend.source import location
 from comfuse.generator.chain import ChainSpec
@@ -36,7 +36,10 @@ def verdict(found: Found, policy: Policy) -> Verdict:
 
     It is left to TorchInductor where no kernel can run it for some number of rows that may come, where the
     model predicts no gain, and where the bench of its class shows a loss.  With ``policy.force`` only the
-    first counts.  Does not raise for any region that the front end has read.
+    first counts.
+
+    Raises:
+        CalibrationError, TableError: what is known of the GPU, or was tuned for it, cannot be read.
     """
     refusal = _unsupported(found)
     if refusal:
@@ -44,7 +47,7 @@ def verdict(found: Found, policy: Policy) -> Verdict:
     low = found.lowered
     try:
         times = _estimate(found, planned_for(policy))
-    except ComFuseError as e:
+    except PlanError as e:
         return _verdict(found, False, str(e))
     fused = "holds " + _contents(found)
     if policy.force:

@@ -16,8 +16,9 @@ from torch.fx import Graph
 
 from comfuse import settings
 from comfuse.build.cache import hash_file, hash_text
-from comfuse.build.toolkit import find_cutlass
-from comfuse.errors import ToolchainError
+from comfuse.build.compile import environment_flags
+from comfuse.build.toolkit import CudaToolkit, Cutlass, find_cuda, find_cutlass, find_cxx
+from comfuse.errors import CalibrationError, SettingError, TableError, ToolchainError
 from comfuse.inductor import aot, choose, log
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.run import report_bug, run
@@ -56,23 +57,30 @@ class ComFusePass(_Aware or CustomGraphPass):  # type: ignore[misc]
     def uuid(self) -> str | None:
         """Equal where the pass does the same to the same graph; None keeps TorchInductor from caching.
 
-        It does so where a pass of the user's has none, and where a graph may wait for kernels that are built
-        in the background: from the cache it would wait for ever.
+        It does so where a pass of the user's has none, where a graph may wait for kernels that are built in
+        the background (from the cache it would wait for ever), and where what decides cannot be read: the
+        pass says so, which from the cache it would not.
+
+        What is in a cache may have been left for want of a kernel.  So it is not the same where there are
+        other means to build one, nor where nothing may fall back.
         """
         others = [users.uuid() if isinstance(users, CustomGraphPass) else None for users in self.before]
         jit = self.policy.jit or settings.jit()
         if not all(others) or jit == "background":
             return None
+        try:
+            kernels = _built() if jit == "off" else _means()
+            read = (repr(choose.planned_for(self.policy)), *tuned.identity(), *kernels)
+        except (CalibrationError, SettingError, TableError):
+            return None
         return hash_text(
             _sources(),
             self.policy.key(),
-            repr(choose.planned_for(self.policy)),
             torch.__version__,
-            _cutlass(),
             jit,
-            *tuned.identity(),
+            *read,
             str(settings.chains()),
-            *(_built() if jit == "off" else ()),
+            str(settings.strict()),
             *map(repr, others),
         )
 
@@ -130,11 +138,18 @@ def _sources() -> str:
     return hash_text(*(f"{file.relative_to(root)} {hash_file(file)}" for file in sorted(files)))
 
 
-def _cutlass() -> str:
+def _means() -> list[str]:
+    """What kernels are built with, and how; of what is missing, that it is."""
+    flags = [*settings.nvcc_flags(), environment_flags(), str(settings.build_timeout())]
+    return [_version(find_cuda), _version(find_cutlass), _version(find_cxx), *flags]
+
+
+def _version(find: Callable[[], CudaToolkit | Cutlass | tuple[Path, str]]) -> str:
     try:
-        return find_cutlass().version
+        found = find()
     except ToolchainError:
         return ""
+    return found[1] if isinstance(found, tuple) else found.version
 
 
 def _built() -> list[str]:

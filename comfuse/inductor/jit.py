@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,12 +37,15 @@ _REFUSED: dict[
 ] = {}  # what the compiler said of the kernels that it refused, by name: once is enough
 
 
-def settle(chosen: Sequence[tuple[Found, Verdict]], policy: Policy, *, build: bool = True) -> list[Verdict]:
+def settle(
+    chosen: Sequence[tuple[Found, Verdict]], policy: Policy, *, build: bool = True
+) -> list[Verdict | Exception]:
     """The verdicts of a graph's regions, once it is known which of their kernels are there to run.
 
     Builds what is missing where the JIT mode says so; without ``build``, takes for built what it would
     build.  A region whose kernels cannot be had is left to TorchInductor, with the message of the planner or
-    the compiler, and counted as a fallback.
+    the compiler, and with ``build`` counted as a fallback.  A bug that shows in one region stands in the
+    place of its verdict.
 
     Raises:
         ToolchainError: there is no compiler, and the mode is ``require``.
@@ -49,18 +53,20 @@ def settle(chosen: Sequence[tuple[Found, Verdict]], policy: Policy, *, build: bo
         KeyboardInterrupt: the builds under way have been ended.
     """
     mode = policy.jit or settings.jit()
+    settled: list[Verdict | Exception] = [verdict for _, verdict in chosen]
     if not build and mode != "off":
-        return [verdict for _, verdict in chosen]
-    verdicts = [verdict for _, verdict in chosen]
+        return settled
     tasks: dict[int, dict[str, Task[Any] | None]] = {}  # of regions on a GPU, by place
     for i, (found, verdict) in enumerate(chosen):
         if verdict.fused and runs_on_gpu(found):
             try:
                 tasks[i] = tasks_of(found)
             except ComFuseError as e:  # the GPU, or what was calibrated of it, is not the one decided for
-                verdicts[i] = _left(verdict, str(e))
+                settled[i] = _left(verdict, str(e), count=build)
+            except Exception as e:
+                settled[i] = e
     missing = {name: one for needed in tasks.values() for name, one in needed.items() if one is not None}
-    reasons: dict[str, str] = {}  # why a kernel is not there, by its name
+    reasons: Mapping[str, str | Exception] = {}  # why a kernel is not there, by its name
     if mode == "background":
         reasons = background.start(missing.values(), _of_chains(chosen, tasks))
     elif mode == "off":
@@ -68,18 +74,26 @@ def settle(chosen: Sequence[tuple[Found, Verdict]], policy: Policy, *, build: bo
     elif missing:
         reasons = _build(tuple(missing.values()), required=mode == "require")
     for i, needed in tasks.items():
+        found, verdict = chosen[i]
         reason = next((reasons[name] for name in needed if name in reasons), "")
-        if reason and mode == "off" and build:  # builds count their own failures
-            fallbacks.record("torch.compile", reason)
-        reason = reason or _unregistered(chosen[i][0])
         if reason:
-            verdicts[i] = replace(verdicts[i], fused=False, reason=reason)
-    return verdicts
+            is_new = mode == "off" and build  # builds count their own failures
+            settled[i] = reason if isinstance(reason, Exception) else _left(verdict, reason, count=is_new)
+            continue
+        try:
+            reason = _unregistered(found)
+        except Exception as e:
+            settled[i] = e
+            continue
+        if reason:
+            settled[i] = _left(verdict, reason, count=build)
+    return settled
 
 
-def _left(verdict: Verdict, reason: str) -> Verdict:
-    """The verdict of a region that has no kernel for a reason, which is counted."""
-    fallbacks.record("torch.compile", reason)
+def _left(verdict: Verdict, reason: str, *, count: bool) -> Verdict:
+    """The verdict of a region that has no kernel for a reason."""
+    if count:
+        fallbacks.record("torch.compile", reason)
     return replace(verdict, fused=False, reason=reason)
 
 
@@ -130,27 +144,40 @@ def _index(found: Found) -> int:
     return torch.cuda.current_device() if index is None else index
 
 
-def _build(tasks: Sequence[Task[Any]], *, required: bool) -> dict[str, str]:
-    """Builds everything at once; why some failed, by name, which is counted."""
-    failed = {one.name: _REFUSED[one.name] for one in tasks if one.name in _REFUSED}
+def _build(tasks: Sequence[Task[Any]], *, required: bool) -> dict[str, str | Exception]:
+    """Builds everything at once; why some failed, by name, which is counted, or the bug that showed."""
+    failed: dict[str, str | Exception] = {
+        one.name: _REFUSED[one.name] for one in tasks if one.name in _REFUSED
+    }
     for name, error in _errors([one for one in tasks if one.name not in _REFUSED]):
         if required and isinstance(error, ToolchainError):
             raise error
         if isinstance(error, BuildError):
             _REFUSED[name] = str(error)
-        failed[name] = str(error)
+        failed[name] = str(error) if isinstance(error, ComFuseError) else error
     for reason in dict.fromkeys(failed.values()):
-        fallbacks.record("torch.compile", reason)
+        if isinstance(reason, str):
+            fallbacks.record("torch.compile", reason)
     return failed
 
 
-def _errors(tasks: Sequence[Task[Any]]) -> list[tuple[str, ComFuseError]]:
+def _errors(tasks: Sequence[Task[Any]]) -> list[tuple[str, Exception]]:
     if not tasks:
         return []
     jobs = jobs_that_fit()
     with Display([one.name for one in tasks], jobs) as display:
-        outcomes = run_all(tasks, jobs=jobs, progress=display)
-    return [(one.name, e) for one, e in zip(tasks, outcomes, strict=True) if isinstance(e, ComFuseError)]
+        outcomes = run_all(
+            [Task(one.name, partial(_outcome, one)) for one in tasks], jobs=jobs, progress=display
+        )
+    return [(one.name, e) for one, e in zip(tasks, outcomes, strict=True) if isinstance(e, Exception)]
+
+
+def _outcome(one: Task[Any], progress: Progress) -> Any:
+    """What a build gives, or the error that it ended with: it ends no other."""
+    try:
+        return one.run(progress)
+    except Exception as e:
+        return e
 
 
 def _build_binding(progress: Progress) -> Any:
@@ -167,7 +194,5 @@ def _unregistered(found: Found) -> str:
         for hint in row_classes(found):
             answer = resolver.resolve(step.text, _example(hint), device)
             if answer != 0:
-                reason = answer if isinstance(answer, str) else resolver.refusal(step.text, hint, device)
-                fallbacks.record("torch.compile", reason)
-                return reason
+                return answer if isinstance(answer, str) else resolver.refusal(step.text, hint, device)
     return ""

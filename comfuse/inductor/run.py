@@ -10,7 +10,7 @@ import torch
 from torch.fx import Graph, Node
 
 from comfuse import fallbacks
-from comfuse.errors import FallbackError, ToolchainError
+from comfuse.errors import CalibrationError, FallbackError, TableError, ToolchainError
 from comfuse.frontend.errors import TraceError
 from comfuse.inductor import background, chains, choose, contest, jit, lowerer
 from comfuse.inductor.candidate import Candidate, Found
@@ -138,18 +138,21 @@ def _settled(
     settled: list[tuple[Found, Verdict]] = []
     left: list[Verdict] = []
     for (found, before), verdict in zip(chosen, jit.settle(chosen, policy, build=build), strict=True):
+        if isinstance(verdict, Exception):
+            left += _left_after(verdict, found.candidate, found)
+            continue
         is_lost = before.fused and not verdict.fused and verdict.reason != background.BUILDING
         if found.candidate.links and is_lost:
             try:
                 links, others = _apart(found, policy, verdict.reason)
-                verdicts = jit.settle(links, policy, build=build)
+                of_links, left_of_links = _settled(links, policy, build)
             except (FallbackError, ToolchainError):  # which the user asked for
                 raise
             except Exception as e:
                 left += _left_after(e, found.candidate, found)
                 continue
-            settled += zip((link for link, _ in links), verdicts, strict=True)
-            left += others
+            settled += of_links
+            left += [*others, *left_of_links]
         else:
             settled.append((found, verdict))
     return settled, left
@@ -159,10 +162,13 @@ def _left_after(error: Exception, candidate: Candidate, found: Found | None) -> 
     """The verdicts for the anchors of a candidate that is refused, or in which a bug showed.
 
     Raises:
-        FallbackError: it is a bug, and ``COMFUSE_STRICT`` is 1.
+        FallbackError: it is a bug or a file that cannot be read, and ``COMFUSE_STRICT`` is 1.
     """
     if isinstance(error, TraceError):
         return [contest.left(anchor, error.reason) for anchor in candidate.anchors]
+    if isinstance(error, CalibrationError | TableError):
+        fallbacks.record(_WHERE, str(error))
+        return [contest.left(anchor, str(error)) for anchor in candidate.anchors]
     nodes = [node.format_node() or str(node) for node in candidate.nodes]
     spec = "" if found is None else found.lowered.spec.text()
     report_bug(error, candidate.anchors[0].name, "\n".join(nodes), spec)

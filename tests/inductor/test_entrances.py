@@ -19,8 +19,8 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph
 
 import comfuse
-from comfuse.errors import ComFuseError
-from comfuse.inductor import log
+from comfuse.errors import ComFuseError, ToolchainError
+from comfuse.inductor import hook, log
 from comfuse.inductor.hook import FUSING, SAVING, ComFusePass, SavingPass, hooks
 from comfuse.inductor.policy import Policy
 
@@ -309,3 +309,46 @@ def test_the_uuid_knows_what_is_built_where_nothing_is(
     full = ComFusePass().uuid()
     (cache_dir / "kernels" / "two").mkdir()
     assert ComFusePass().uuid() == full
+
+
+def test_the_uuid_knows_what_kernels_are_built_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that has no kernel for want of a compiler has one when the compiler is there."""
+
+    def without() -> Any:
+        raise ToolchainError("nvcc", ("PATH",), "install it")
+
+    ours = ComFusePass(Policy(gpu="h200"))
+    whole = ours.uuid()
+    with monkeypatch.context() as patch:
+        patch.setattr(hook, "find_cuda", without)
+        bare = ours.uuid()
+        assert bare not in (None, whole)
+    for name, value in (("COMFUSE_NVCC_FLAGS", "-lineinfo"), ("COMFUSE_BUILD_TIMEOUT", "1")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert ours.uuid() not in (None, whole)
+    monkeypatch.setenv("COMFUSE_JIT", "off")
+    off = ours.uuid()
+    monkeypatch.setattr(hook, "find_cuda", without)
+    assert ours.uuid() == off  # nothing is built
+
+
+def test_the_uuid_knows_whether_anything_may_fall_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = ComFusePass(Policy(gpu="h200"))
+    strict = ours.uuid()
+    monkeypatch.setenv("COMFUSE_STRICT", "0")
+    assert ours.uuid() not in (None, strict)
+
+
+@pytest.mark.parametrize("variable, name", [("COMFUSE_CALIBRATION", ""), ("COMFUSE_TUNED", "h200.json")])
+def test_a_file_that_cannot_be_read_keeps_graphs_from_the_cache(
+    variable: str, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "h200.json").write_text("{no")
+    monkeypatch.setenv(variable, str(tmp_path / name))
+    assert ComFusePass(Policy(gpu="h200")).uuid() is None
+
+
+def test_flags_that_cannot_be_read_keep_graphs_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFUSE_NVCC_FLAGS", '"')
+    assert ComFusePass(Policy(gpu="h200")).uuid() is None

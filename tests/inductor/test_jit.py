@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace as changed
 from typing import Any
 
 import pytest
@@ -44,8 +45,13 @@ def region() -> tuple[Found, Verdict]:
 
 
 def settle(region: tuple[Found, Verdict], mode: str) -> Verdict:
-    (verdict,) = jit.settle([region], Policy(force=True, gpu="h200", jit=mode))
+    (verdict,) = settled([region], Policy(force=True, gpu="h200", jit=mode))
     return verdict
+
+
+def settled(regions: list[tuple[Found, Verdict]], policy: Policy) -> list[Verdict]:
+    """The verdicts where no bug shows."""
+    return [answer for answer in jit.settle(regions, policy) if isinstance(answer, Verdict)]
 
 
 # --- now ------------------------------------------------------------------------------------------------
@@ -58,7 +64,7 @@ def test_all_kernels_of_a_graph_are_built_at_once(
     kernels.gate.clear()
     together = threading.Timer(0.01, lambda: _wait_for(lambda: len(kernels.begun) == 2, kernels.gate.set))
     together.start()
-    verdicts = jit.settle([region, region], Policy(jit="auto"))
+    verdicts = settled([region, region], Policy(jit="auto"))
     together.join()
     assert [verdict.fused for verdict in verdicts] == [True, True]
     assert sorted(kernels.begun) == ["one", "two"]  # each once, though two regions need them
@@ -94,6 +100,7 @@ def test_off_leaves_what_is_not_built(
     assert fallbacks.counts() == {("torch.compile", verdict.reason): 1}
     assert caplog.messages == [f"torch.compile: not fused: {verdict.reason}"]
     (shown,) = jit.settle([region], Policy(jit="off"), build=False)
+    assert isinstance(shown, Verdict)
     assert shown.reason == "two is not built, and COMFUSE_JIT is off"
     assert sum(fallbacks.counts().values()) == 1  # what is only shown does not run
     monkeypatch.setenv("COMFUSE_STRICT", "1")
@@ -105,8 +112,8 @@ def test_the_mode_is_that_of_the_environment(
     kernels: Kernels, region: tuple[Found, Verdict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMFUSE_JIT", "off")
-    assert not jit.settle([region], Policy())[0].fused
-    assert jit.settle([region], Policy(jit="auto"))[0].fused
+    assert not settled([region], Policy())[0].fused
+    assert settled([region], Policy(jit="auto"))[0].fused
 
 
 def test_a_failed_build_leaves_its_region_with_the_compilers_message(
@@ -139,6 +146,40 @@ def test_kernels_that_cannot_be_registered_are_not_called(
     monkeypatch.setattr(jit, "_unregistered", lambda region: "the driver is too old")
     verdict = settle(region, "auto")
     assert (verdict.fused, verdict.reason) == (False, "the driver is too old")
+
+
+def test_what_is_only_shown_counts_nothing(
+    kernels: Kernels, region: tuple[Found, Verdict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels.built |= {"one", "two"}
+    monkeypatch.setattr(jit, "_unregistered", lambda region: "the driver is too old")
+    (shown,) = jit.settle([region], Policy(jit="off"), build=False)
+    assert isinstance(shown, Verdict)
+    assert shown.reason == "the driver is too old"
+    assert not fallbacks.counts()
+    assert settle(region, "off") == shown
+    assert fallbacks.counts() == {("torch.compile", shown.reason): 1}
+
+
+@pytest.mark.parametrize("step", ["tasks_of", "_unregistered", "build"])
+def test_a_bug_stands_in_the_place_of_its_regions_verdict(
+    step: str, kernels: Kernels, region: tuple[Found, Verdict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any) -> Any:
+        raise ZeroDivisionError("broken")
+
+    other = changed(region[0], candidate=changed(region[0].candidate, stopped=(("mm", "another"),)))
+    kernels.names_of = lambda found: ["one"] if found is region[0] else ["two"]
+    if step == "build":
+        monkeypatch.setattr(kernels, "_build", lambda n, p: kernels.built.add(n) if n == "one" else broken())
+    else:
+        then = getattr(jit, step)
+        monkeypatch.setattr(jit, step, lambda found: then(found) if found is region[0] else broken())
+    for mode in ("auto", "require"):
+        bug, verdict = jit.settle([(other, region[1]), region], Policy(jit=mode))
+        assert isinstance(bug, ZeroDivisionError)
+        assert verdict == region[1]
+    assert not fallbacks.counts()  # whoever reports the bug counts it
 
 
 def test_regions_that_are_left_or_on_a_cpu_need_no_kernels(
@@ -206,7 +247,7 @@ class Program:
 
     def _change(self, graph: Graph) -> None:
         region = lowered(behind(graph, products(graph)[-1]))
-        (verdict,) = jit.settle([(region, choose.verdict(region, self._policy))], self._policy)
+        (verdict,) = settled([(region, choose.verdict(region, self._policy))], self._policy)
         if verdict.fused:
             replace(graph, region)
         self.fused.append(verdict.fused)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ def compiled() -> str:
     torch.manual_seed(0)
     x, w, v = (torch.randn(64, 64, dtype=torch.bfloat16) for _ in range(3))
     texts = []
-    ours = ComFusePass(Policy(force=True))
+    ours = ComFusePass(Policy(force=True, gpu="h200"))
 
     def change(graph: torch.fx.Graph) -> None:
         ours(graph)
@@ -93,12 +94,39 @@ def test_a_bug_in_looking_for_kernels_costs_all_regions(monkeypatch: pytest.Monk
     assert [v.fused for v in log.verdicts()] == [False, False]
 
 
+def test_a_bug_in_looking_for_a_kernel_costs_one_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "runs_on_gpu", lambda found: True)
+    monkeypatch.setattr(jit, "tasks_of", lambda found: {})
+    monkeypatch.setattr(jit, "_unregistered", lambda found: "")
+    break_once(jit, "tasks_of", monkeypatch)
+    assert compiled().count("comfuse.region_1") == 1
+    ((_, reason),) = fallbacks.counts()
+    assert "a bug in ComFuse at mm: ZeroDivisionError: broken" in reason
+    assert sorted(v.fused for v in log.verdicts()) == [False, True]
+
+
 def test_a_bug_raises_where_nothing_may_fall_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMFUSE_STRICT", "1")
     break_once(choose, "verdict", monkeypatch)
     with pytest.raises(Exception, match="a bug in ComFuse at mm") as raised:
         compiled()
     assert isinstance(raised.value.__cause__ or raised.value.inner_exception, FallbackError)
+
+
+def test_a_calibration_that_cannot_be_read_costs_the_regions_and_is_counted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "h200.json").write_text("{no")
+    monkeypatch.setenv("COMFUSE_CALIBRATION", str(tmp_path))
+    assert "comfuse" not in compiled()
+    (((where, reason), count),) = fallbacks.counts().items()
+    assert (where, count) == ("torch.compile", 2)
+    assert reason.startswith(f"{tmp_path / 'h200.json'}: ")
+    assert [v.reason for v in log.verdicts()] == [reason, reason]
+    torch._dynamo.reset()
+    monkeypatch.setenv("COMFUSE_STRICT", "1")
+    with pytest.raises(Exception, match="comfuse calibrate"):
+        compiled()
 
 
 def test_a_gemm_that_is_left_is_no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
