@@ -189,19 +189,17 @@ def _cutlass_version(header: Path) -> str | None:
 
 
 def find_cxx() -> tuple[Path, str]:
-    """The C++ compiler that torch's build tool will call, or what CXX puts before it, and its version line.
+    """The C++ compiler that torch's build tool will call, and its version line.
 
     Raises:
         ToolchainError: there is none.
     """
-    command = os.environ.get("CXX", "c++")
-    name, _, rest = command.strip().partition(" ")  # CXX may be "ccache g++"
+    name = os.environ.get("CXX", "c++")
     found = shutil.which(name)
     if found is None:
         raise ToolchainError("a C++ compiler", (f"{name} on PATH",), "install g++ or set CXX")
     path = Path(found).resolve()
-    arguments = [*rest.split(), "--version"]
-    output = _identity(path, f"version {rest}".strip(), lambda: _run([str(path), *arguments]))
+    output = _identity(path, "version", lambda: _run([str(path), "--version"]))
     return path, output.splitlines()[0] if output else "unknown"
 
 

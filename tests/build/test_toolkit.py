@@ -233,18 +233,6 @@ def test_no_cxx_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         toolkit.find_cxx()
 
 
-def test_a_cxx_compiler_behind_a_launcher(
-    cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As torch's build tool takes it: CXX="ccache g++"."""
-    launcher = tmp_path / "launcher"
-    launcher.write_text('#!/bin/sh\nexec "$@"\n')
-    launcher.chmod(0o755)
-    compiler, version = toolkit.find_cxx()
-    monkeypatch.setenv("CXX", f"{launcher} {compiler}")
-    assert toolkit.find_cxx() == (launcher, version)
-
-
 def test_a_cxx_compiler_that_speaks_another_encoding(
     cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
