@@ -184,6 +184,13 @@ def test_graphs_are_cached_by_the_libraries_that_they_may_use(folder: Path) -> N
     assert lookup.identity() != before
 
 
+def test_graphs_are_cached_where_a_library_cannot_be_read(folder: Path) -> None:
+    (folder / manifest.NAME).unlink()
+    (folder / manifest.NAME).mkdir()
+    (reason,) = lookup.identity()
+    assert "manifest.json cannot be read" in reason
+
+
 def test_the_binding_comes_with_a_library(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
