@@ -266,3 +266,16 @@ def test_a_compiler_that_hangs_is_ended(
     with pytest.raises(BuildError, match=r"did not end within 0\.5 s \(COMFUSE_BUILD_TIMEOUT\)"):
         compiling.compile_cxx("cf_slow", [tmp_path / "slow.cpp"], tmp_path, lambda: None)
     assert time.monotonic() - began < 30
+
+
+def test_a_disk_that_fills_while_compiling_is_not_the_kernels_fault(
+    cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from comfuse.build import compile as compiling
+
+    line = "/usr/bin/ld: final link failed: No space left on device"
+    (tmp_path / "worker.py").write_text(f"import sys\nprint({line!r})\nsys.exit(1)\n")
+    monkeypatch.setattr(compiling, "__file__", str(tmp_path / "compile.py"))
+    monkeypatch.setattr(binding, "find_binding", lambda: None)
+    with pytest.raises(CacheError, match=r"cannot be built in .*ld: final link failed.*; make room"):
+        binding.build_binding()
