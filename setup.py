@@ -68,12 +68,15 @@ class BuildPy(build_py):
         from comfuse.library.builder import build_library
         from comfuse.library.catalogue import read
 
+        folder = Path(self.build_lib) / "comfuse" / "prebuilt"
         made = build_library(
             [read(name) for name in catalogues()],
-            Path(self.build_lib) / "comfuse" / "prebuilt",
+            folder,
             say=lambda line: print(line, file=sys.stderr, flush=True),
             with_binding=False,  # it is in comfuse/lib, or built at the first use
         )
+        for lock in folder.glob("*.lock"):
+            lock.unlink()
         if made.refused:
             raise SystemExit(f"COMFUSE_PREBUILD: {len(made.refused)} kernels refused: {made.refused[0]}")
 

@@ -128,7 +128,7 @@ def explain(target: str, shapes: str, gpu: str, training: bool, catalogue: Path 
     "-o",
     "--output",
     type=click.Path(),
-    help="A file, or a folder (there already, or made if it ends in /) that gets NAME.cu; printed if not given.",
+    help="A file, or a folder that gets NAME.cu and is made if it ends in /; printed if not given.",
 )
 def emit(target: str, shapes: str, gpu: str, output: str | None) -> None:
     """Print or write the CUDA source of a function's kernel."""

@@ -114,7 +114,7 @@ def parse_shapes(function: Callable[..., Any], text: str) -> list[Any]:
     if others:
         called = getattr(function, "__name__", "the function")
         raise click.BadParameter(
-            f"{called} takes {', '.join(others)} by its name alone; what is an input has a place, as in f(x, w)"
+            f"{called} takes {', '.join(others)} by its name alone; inputs have a place, as in f(x, w)"
         )
     last = max((places.index(name) for name in given), default=-1)
     bound.apply_defaults()  # a default before a given argument has to be spelled out

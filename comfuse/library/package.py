@@ -17,7 +17,8 @@ KEY = "COMFUSE"  # of what comfuse.inductor.aot adds to a package's metadata
 _OPS = "comfuse::region"
 # RuntimeError: encrypted, or compressed in a way that zipfile does not know.
 _DAMAGED = (
-    OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, ValueError, TypeError, KeyError, AttributeError,
+    OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error,
+    ValueError, TypeError, KeyError, AttributeError,
 )  # fmt: skip
 
 

@@ -146,6 +146,14 @@ def test_a_gpu_with_fewer_processors(folder: Path) -> None:
     assert reason == f"its kernel needs {kernel.processors} SMs at once, this GPU has 2"
 
 
+@pytest.mark.parametrize("rows", [["1", 128], [1], [1, None], 128])
+def test_a_manifest_whose_rows_are_no_numbers(folder: Path, rows: object) -> None:
+    rewrite(folder, lambda data: data["kernels"][0].update(rows=rows))
+    with pytest.raises(LoadError, match=r"manifest\.json cannot be read"):
+        manifest.read(folder)
+    assert lookup.kernel(LINEAR, (1, 128), "h200") is None
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"format": 99}'])
 def test_a_manifest_that_cannot_be_read(folder: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     (folder / manifest.NAME).write_text(text)
