@@ -25,22 +25,26 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 def wanted() -> bool:
     """Whether to build the binding: not if it is forbidden, not without torch unless it is required."""
-    choice = os.environ.get("COMFUSE_BINDING", "auto")
-    if choice not in ("auto", "off", "require"):
-        raise SystemExit(f"COMFUSE_BINDING is {choice!r}; allowed: auto, off, require")
-    if choice == "off":
+    if CHOICE not in ("auto", "off", "require"):
+        raise SystemExit(f"COMFUSE_BINDING is {CHOICE!r}; allowed: auto, off, require")
+    if CHOICE == "off":
         return False
     try:
         from comfuse.build import binding  # noqa: F401
         from comfuse.build.toolkit import find_cxx
 
         find_cxx()
-    except Exception as e:  # no torch, no compiler: then at the first use
-        if choice == "require":
-            raise
-        print(f"the torch binding will be built at first use: {type(e).__name__}: {e}", file=sys.stderr)
+    except Exception as e:  # no torch, no compiler
+        postpone(e)
         return False
     return True
+
+
+def postpone(error: Exception) -> None:
+    """Says why the binding is not built now, but at the first use; raises it where it is required."""
+    if CHOICE == "require":
+        raise error
+    print(f"the torch binding will be built at first use: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def catalogues() -> list[str]:
@@ -64,12 +68,15 @@ class BuildPy(build_py):
         from comfuse.library.builder import build_library
         from comfuse.library.catalogue import read
 
+        folder = Path(self.build_lib) / "comfuse" / "prebuilt"
         made = build_library(
             [read(name) for name in catalogues()],
-            Path(self.build_lib) / "comfuse" / "prebuilt",
+            folder,
             say=lambda line: print(line, file=sys.stderr, flush=True),
-            with_binding=False,  # it is in comfuse/lib
+            with_binding=False,  # it is in comfuse/lib, or built at the first use
         )
+        for lock in folder.glob("*.lock"):
+            lock.unlink()
         if made.refused:
             raise SystemExit(f"COMFUSE_PREBUILD: {len(made.refused)} kernels refused: {made.refused[0]}")
 
@@ -77,7 +84,11 @@ class BuildPy(build_py):
         from comfuse.build import binding
 
         with tempfile.TemporaryDirectory() as folder:
-            library = binding.compile_into(Path(folder), lambda: None)
+            try:
+                library = binding.compile_into(Path(folder), lambda: None)
+            except Exception as e:  # one that refuses
+                postpone(e)
+                return
             target = Path(self.build_lib) / "comfuse" / "lib" / binding.prebuilt_path().name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(library, target)
@@ -95,6 +106,7 @@ class PlatformDistribution(Distribution):
         return True
 
 
+CHOICE = os.environ.get("COMFUSE_BINDING", "auto")
 BINDING = wanted()
 if BINDING or catalogues():
     setup(distclass=PlatformDistribution, cmdclass={"build_py": BuildPy, "bdist_wheel": AnyPythonWheel})

@@ -149,7 +149,7 @@ def measure(case: Case, rounds: int) -> list[dict[str, Any]]:
         records[name] = {"record": "attention", "case": case.name, "provider": name}
         try:
             records[name]["error"] = error(case, inputs, call())
-            if records[name]["error"] > 2 * records["sdpa"]["error"]:
+            if not records[name]["error"] <= 2 * records["sdpa"]["error"]:
                 raise ArithmeticError(f"error {records[name]['error']:.2e} against float64")
             graphs[name] = timing.capture(call)
         except Exception as e:  # one provider's failure must not stop the others

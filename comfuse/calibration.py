@@ -103,6 +103,9 @@ def _read(file: Path, name: str, changed: int, size: int) -> Calibration:
         if found.gpu != name:
             raise CalibrationError(f"{file} is of the GPU {found.gpu}, not {name}; {_AGAIN}")
         found.apply()
+        for error in ("error_before", "error"):
+            if not isinstance(getattr(found, error), int | float):
+                raise ValueError(f"{error} is {getattr(found, error)!r}; allowed: a number")
     except (OSError, ValueError, TypeError, AttributeError, PlanError) as e:
         if isinstance(e, CalibrationError):
             raise

@@ -39,7 +39,7 @@ class Variable(Generic[T]):
             return self.default()
         try:
             return self.read(text)
-        except ValueError:
+        except (ValueError, RuntimeError):  # the latter where a path's ~ is nobody's
             raise SettingError(self.name, text, self.allowed) from None
 
 

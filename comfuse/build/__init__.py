@@ -96,18 +96,13 @@ def build(source: Source, *, verbose: bool = False, progress: Progress | None = 
             return found
         with cache.private_folder(entry) as folder:
             try:
-                built = _compile(
-                    source, entry, folder, toolkit, cutlass, lambda: report("compiling"), started
-                )
-            except BuildError:
+                with cache.told_where(source.name, folder):
+                    built = _compile(
+                        source, entry, folder, toolkit, cutlass, lambda: report("compiling"), started
+                    )
+            except ComFuseError:
                 report("failed")
                 raise
-            except OSError as e:  # no space left, above all
-                report("failed")
-                raise CacheError(
-                    f"{source.name} cannot be built in {folder}: {e}; make room, or set COMFUSE_CACHE_DIR to "
-                    "another folder"
-                ) from e
             finally:
                 log = folder / "build.log"
                 if verbose and log.is_file():
@@ -237,6 +232,12 @@ def manifest_of(source: Source) -> dict[str, Any]:
 
 def _dump(source: Source) -> None:
     folder = settings.dump_dir()
-    if folder is not None:
+    if folder is None:
+        return
+    try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{source.name}.cu").write_text(source.text)
+    except OSError as e:
+        raise CacheError(
+            f"cannot write below {folder}: {e}; set COMFUSE_DUMP_DIR to another folder, or to nothing"
+        ) from e

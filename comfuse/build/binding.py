@@ -70,7 +70,7 @@ def build_binding(tick: Callable[[], None] | None = None) -> Path:
         built = cache.find(_entry())
         if built is None:
             _LOGGER.info("building the torch binding, once for this version of torch")
-            with cache.private_folder(_entry()) as folder:
+            with cache.private_folder(_entry()) as folder, cache.told_where("the torch binding", folder):
                 built = _publish(folder, compile_into(folder, tick))
     return built.path
 

@@ -169,6 +169,17 @@ def private_folder(entry: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def told_where(what: str, folder: Path) -> Iterator[None]:
+    """Raises CacheError for what the system has against building ``what`` in ``folder``."""
+    try:
+        yield
+    except OSError as e:  # no space left, above all
+        raise CacheError(
+            f"{what} cannot be built in {folder}: {e}; make room, or set COMFUSE_CACHE_DIR to another folder"
+        ) from e
+
+
 def publish(entry: str, files: dict[str, Path], manifest: dict[str, Any]) -> BuiltKernel:
     """Makes an entry of the given files (by their names in it) and its manifest; call with the lock held.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
@@ -45,6 +46,9 @@ _CXX_FLAGS = (
 )
 
 
+_FULL = os.strerror(errno.ENOSPC)
+
+
 def cuda_flags() -> tuple[str, ...]:
     """All flags of an nvcc call, those from the environment included."""
     return _CUDA_FLAGS + settings.nvcc_flags()
@@ -71,6 +75,7 @@ def compile_cuda(
     Raises:
         ToolchainError: torch is not a CUDA build, or a part of the toolkit is missing.
         BuildError: the compiler or the linker refused.
+        OSError: no space is left for what they write.
     """
     require_cuda_torch()
     # Torch appends its own libraries and -lcudart; --as-needed drops what the kernel does not use, which is
@@ -119,6 +124,7 @@ def compile_cxx(
     Raises:
         ToolchainError: no C++ compiler.
         BuildError: the compiler or the linker refused.
+        OSError: no space is left for what they write.
     """
     find_cxx()
     return _load(
@@ -192,6 +198,9 @@ def _load(
     library = folder / f"{name}.so"
     if process.returncode != 0 or not library.is_file():
         text = log.read_text(errors="replace")
+        full = next((line for line in text.splitlines() if _FULL in line), None)
+        if full is not None:  # no fault of what is compiled
+            raise OSError(errno.ENOSPC, full.strip())
         raise BuildError(name, Path(arguments["sources"][0]), log, message_of(text))
     return library
 
@@ -247,7 +256,7 @@ def _link_folder(toolkit: CudaToolkit, folder: Path) -> Path:
 
 
 _ERROR = re.compile(
-    r"\berror\b|\bfatal\b|undefined reference|undefined symbol|cannot find|Error: |No space left",
+    r"\berror\b|\bfatal\b|undefined reference|undefined symbol|cannot find|Error: ",
     re.IGNORECASE,
 )
 

@@ -165,9 +165,14 @@ def _find_cutlass(override: Path | None) -> Cutlass:
             tried.append(f"{source}: not set" if root is override else f"{source}: not installed")
             continue
         header = root / "include" / "cutlass" / "version.h"
-        if header.is_file():
-            return Cutlass(root / "include", _cutlass_version(header), source)
-        tried.append(f"{source}: {root} has no include/cutlass/version.h")
+        if not header.is_file():
+            tried.append(f"{source}: {root} has no include/cutlass/version.h")
+            continue
+        version = _cutlass_version(header)
+        if version is None:
+            tried.append(f"{source}: {header} does not say its version")
+            continue
+        return Cutlass(root / "include", version, source)
     raise ToolchainError("CUTLASS", tuple(tried), "`pip install nvidia-cutlass` or set COMFUSE_CUTLASS_DIR")
 
 
@@ -176,13 +181,11 @@ def _cutlass_package() -> Path | None:
     return Path(spec.origin).parent / "source" if spec is not None and spec.origin else None
 
 
-def _cutlass_version(header: Path) -> str:
-    text = header.read_text()
-    found = {
-        name: re.search(rf"#define CUTLASS_{name} (\d+)", text).group(1)  # type: ignore[union-attr]
-        for name in ("MAJOR", "MINOR", "PATCH")
-    }
-    return f"{found['MAJOR']}.{found['MINOR']}.{found['PATCH']}"
+def _cutlass_version(header: Path) -> str | None:
+    text = header.read_text(errors="replace")
+    found = [re.search(rf"#define CUTLASS_{name} (\d+)", text) for name in ("MAJOR", "MINOR", "PATCH")]
+    numbers = [match.group(1) for match in found if match is not None]
+    return ".".join(numbers) if len(numbers) == len(found) else None
 
 
 def find_cxx() -> tuple[Path, str]:
@@ -204,7 +207,13 @@ def _run(command: list[str]) -> str:
     """Standard output and error of a command, or nothing if it cannot run or fails."""
     try:
         done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            timeout=60,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(context)
         except ComFuseError as e:
-            raise click.ClickException(str(e)) from e
+            raise click.ClickException("\n".join([str(e), *getattr(e, "__notes__", ())])) from e
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -67,7 +69,11 @@ def doctor() -> None:
 
 @main.command()
 @click.option(
-    "--rounds", default=30, show_default=True, help="Timing rounds; each times every candidate once."
+    "--rounds",
+    default=30,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Timing rounds; each times every candidate once.",
 )
 @click.option("--no-inductor", is_flag=True, help="Leave out TorchInductor, which takes a while to compile.")
 def demo(rounds: int, no_inductor: bool) -> None:
@@ -109,7 +115,7 @@ def explain(target: str, shapes: str, gpu: str, training: bool, catalogue: Path 
     explained = explain_program(program, *inputs, gpu=gpu, training=training or None)
     click.echo(str(explained))
     if catalogue is not None:
-        catalogue.write_text(text_of(explained.kernels, gpu, f"{target} {shapes}"))
+        _write(catalogue, text_of(explained.kernels, gpu, f"{target} {shapes}"))
     fused = not explained.refused if isinstance(explained, Explanation) else explained.fused > 0
     sys.exit(0 if fused else 1)
 
@@ -121,10 +127,10 @@ def explain(target: str, shapes: str, gpu: str, training: bool, catalogue: Path 
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
-    help="A file, or a folder that gets NAME.cu; printed if not given.",
+    type=click.Path(),
+    help="A file, or a folder that gets NAME.cu and is made if it ends in /; printed if not given.",
 )
-def emit(target: str, shapes: str, gpu: str, output: Path | None) -> None:
+def emit(target: str, shapes: str, gpu: str, output: str | None) -> None:
     """Print or write the CUDA source of a function's kernel."""
     import math
 
@@ -141,9 +147,27 @@ def emit(target: str, shapes: str, gpu: str, output: Path | None) -> None:
     if output is None:
         click.echo(source.text, nl=False)
         return
-    path = output / f"{source.name}.cu" if output.is_dir() else output
-    path.write_text(source.text)
+    path = Path(output)
+    if output.endswith("/") or path.is_dir():
+        path /= f"{source.name}.cu"
+        with _said(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, source.text)
     click.echo(str(path))
+
+
+def _write(path: Path, text: str) -> None:
+    with _said(path):
+        path.write_text(text)
+
+
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """Makes what the system has against writing ``path`` a message."""
+    try:
+        yield
+    except OSError as e:
+        raise click.FileError(str(path), e.strerror or str(e)) from e
 
 
 main.add_command(calibrate)

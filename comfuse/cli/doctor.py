@@ -45,7 +45,9 @@ def findings() -> list[Finding]:
 
 def abilities(found: list[Finding]) -> list[Finding]:
     """What will work, given the findings."""
-    ok = {f.what: f.ok for f in found}
+    ok: dict[str, bool] = {}
+    for f in found:  # of several GPUs one is enough
+        ok[f.what] = ok.get(f.what, False) or bool(f.ok)
     compiles = bool(ok["nvcc"] and ok["CUTLASS"] and ok["C++"] and ok["torch"] and ok["cache"] and ok["JIT"])
     missing = ", ".join(name for name in ("torch", "nvcc", "CUTLASS", "C++", "cache", "JIT") if not ok[name])
     binding = bool(ok["binding"] or (ok["C++"] and ok["JIT"]))
@@ -127,7 +129,7 @@ def _toolchain() -> Iterator[Finding]:
 def _cache() -> Iterator[Finding]:
     folder = settings.cache_dir()
     entries = [f for f in (folder / "kernels").glob("*") if f.is_dir()]
-    size = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+    size = sum(map(_size, folder.rglob("*")))
     found = f"{folder}: {len(entries)} libraries, {size / 2**20:.1f} MiB"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -138,6 +140,13 @@ def _cache() -> Iterator[Finding]:
         yield Finding("cache", f"{found}, not writable: {e}", False)
         return
     yield Finding("cache", found, True)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:  # a build that is under way has removed it
+        return 0
 
 
 def _libraries() -> Iterator[Finding]:
@@ -173,9 +182,11 @@ def _calibrations() -> Iterator[Finding]:
 
 
 def _environment() -> Iterator[Finding]:
-    jit = settings.jit()
-    said = "off: nothing is compiled" if jit == "off" else jit
-    yield Finding("JIT", said, jit != "off")
+    try:
+        jit = settings.jit()
+        yield Finding("JIT", "off: nothing is compiled" if jit == "off" else jit, jit != "off")
+    except SettingError as e:
+        yield Finding("JIT", str(e), False)
     for variable in settings.TABLE:
         try:
             value = variable.get()

@@ -141,8 +141,10 @@ def why_not(spec: str, shapes: str | None, rows: int | None, gpu: str | None) ->
 def _wanted(given: str, shapes: str | None, gpu: str | None) -> Catalogue:
     """The programs that a command line names, for a GPU."""
     from comfuse.build import folders
+    from comfuse.generator.plan import gpus
     from comfuse.library import catalogue, package
 
+    gpus.find(gpu or "h200")  # raises for one that nobody knows
     path = Path(given)
     if shapes is None and path.suffix == package.SUFFIX and path.is_file():
         from comfuse.deploy import kernels_of

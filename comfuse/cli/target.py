@@ -20,7 +20,8 @@ from comfuse.generator.spec import FusedSpec
 from comfuse.reference import TORCH_DTYPES
 
 DTYPES = {dtype.value: of_torch for dtype, of_torch in TORCH_DTYPES.items()}
-_TENSOR = re.compile(r"(\w+)\[([\d,\s]*)\]")
+_TENSOR = re.compile(r"(\w+)\[\s*((?:\d+\s*(?:,\s*\d+\s*)*,?)?)\s*\]", re.ASCII)
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _WORDS = {"none": None, "true": True, "false": False}
 
 
@@ -58,13 +59,18 @@ def read_spec(given: str) -> FusedSpec | ChainSpec:
 def _load_file(path: Path) -> Any:
     if not path.is_file():
         raise click.BadParameter(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A name that is no other module's, whatever the file is called.
+    spec = importlib.util.spec_from_file_location(f"comfuse_target_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # where its dataclasses look for it
     sys.path.insert(0, str(path.parent.resolve()))  # as for `python FILE`
     try:
         spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module.__name__]
+        raise
     finally:
         sys.path.pop(0)
     return module
@@ -86,10 +92,16 @@ def parse_shapes(function: Callable[..., Any], text: str) -> list[Any]:
     Each item is ``name=value``; values are ``DTYPE[SIZES]``, numbers, ``true``, ``false`` and ``none``.
     """
     given: dict[str, Any] = {}
-    for item in shlex.split(text):
+    try:
+        items = shlex.split(text)
+    except ValueError as e:
+        raise click.BadParameter(f"{text!r} cannot be read: {e}") from None
+    for item in items:
         name, equals, value = item.partition("=")
         if not equals:
             raise click.BadParameter(f"{item!r} is not NAME=VALUE, such as x=bf16[16384,1024]")
+        if name in given:
+            raise click.BadParameter(f"{name} is given twice")
         given[name] = _value(name, value)
     signature = inspect.signature(function)
     try:
@@ -97,10 +109,16 @@ def parse_shapes(function: Callable[..., Any], text: str) -> list[Any]:
     except TypeError as e:
         names = ", ".join(signature.parameters)
         raise click.BadParameter(f"{e}; the function's arguments are {names}") from None
-    if bound.kwargs:
-        bound.apply_defaults()  # a default before a given argument has to be spelled out
-        bound = signature.bind(*(bound.arguments[p] for p in signature.parameters))
-    return list(bound.args)
+    places = [name for name, parameter in signature.parameters.items() if parameter.kind in _BY_PLACE]
+    others = [name for name in given if name not in places]
+    if others:
+        called = getattr(function, "__name__", "the function")
+        raise click.BadParameter(
+            f"{called} takes {', '.join(others)} by its name alone; inputs have a place, as in f(x, w)"
+        )
+    last = max((places.index(name) for name in given), default=-1)
+    bound.apply_defaults()  # a default before a given argument has to be spelled out
+    return [bound.arguments[name] for name in places[: last + 1]]
 
 
 def _value(name: str, text: str) -> Any:
@@ -110,7 +128,10 @@ def _value(name: str, text: str) -> Any:
         if dtype not in DTYPES:
             raise click.BadParameter(f"{name}: unknown dtype {dtype!r}; allowed: {', '.join(DTYPES)}")
         shape = [int(size) for size in sizes.split(",") if size.strip()]
-        return torch.empty(shape, dtype=DTYPES[dtype], device="meta")
+        try:
+            return torch.empty(shape, dtype=DTYPES[dtype], device="meta")
+        except (RuntimeError, TypeError) as e:  # it has too many elements, or a size is no int64
+            raise click.BadParameter(f"{name}: {text}: {str(e).splitlines()[0]}") from None
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     for read in (int, float):

@@ -65,7 +65,7 @@ def _tune(
     from comfuse.library.tuned.table import update
     from comfuse.tune import GpuRunner
     from comfuse.tune import tune as tune_target
-    from comfuse.tune.text import outcome_text, title
+    from comfuse.tune.text import not_tuned_text, outcome_text
 
     runner = GpuRunner(say=lambda line: click.echo(line, err=True))
     targets = _targets(what, shapes, rows, training, runner.gpu)
@@ -83,7 +83,7 @@ def _tune(
             outcome = tune_target(target, runner, exhaustive=exhaustive)
         except (SpecError, PlanError, TuneError) as e:  # anything else would meet the others too
             failed += 1
-            click.echo(f"{title(target.label, target.m, runner.gpu)}\n  not tuned: {e}\n")
+            click.echo(not_tuned_text(target, runner.gpu, e))
             continue
         failed += bool(outcome.wrong)
         update(table, [outcome.entry])
@@ -95,13 +95,19 @@ def _tune(
 def _show(what: str, shapes: str | None, rows: Sequence[int], training: bool, exhaustive: bool) -> int:
     from comfuse.inductor.choose import gpu_name
     from comfuse.inductor.policy import Policy
-    from comfuse.tune.text import candidates_text
+    from comfuse.tune.text import candidates_text, not_tuned_text
 
     gpu = gpu_name(Policy())
+    failed = 0
     for target in _targets(what, shapes, rows, training, gpu):
-        considered = target.candidates(gpu, exhaustive=exhaustive)
+        try:
+            considered = target.candidates(gpu, exhaustive=exhaustive)
+        except (SpecError, PlanError) as e:
+            failed += 1
+            click.echo(not_tuned_text(target, gpu, e))
+            continue
         click.echo("\n".join(candidates_text(target, considered, gpu)) + "\n")
-    return 0
+    return 1 if failed else 0
 
 
 def _targets(what: str, shapes: str | None, rows: Sequence[int], training: bool, gpu: str) -> list[Target]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import filelock
+
+from comfuse import settings
 from comfuse.build import binding, packs
 from comfuse.build.cache import BuiltKernel, hash_file
 from comfuse.build.compile import cuda_flags, toolchain
@@ -51,7 +55,8 @@ def build_library(
     """Builds all kernels of ``catalogues`` into ``folder``, which becomes or replaces a library.
 
     What is in the cache already is not built again, so that a build that was cut off goes on where it
-    stopped.  The library that was in the folder stays as it is until the new one is complete.
+    stopped.  The library that was in the folder stays as it is until the new one is complete.  Where several
+    processes build one in the same folder, it is the last one's.
 
     Args:
         jobs: packs of kernels at once; ``COMFUSE_MAX_JOBS``, processors and memory bound it if None.
@@ -62,28 +67,30 @@ def build_library(
         Its manifest.  What the planner or the compiler refused is in ``refused``.
 
     Raises:
-        ToolchainError, JitDisabledError, CacheError: nothing can be built.
+        ToolchainError, JitDisabledError, CacheError: nothing can be built, or the folder cannot be written.
+        BuildError: the compiler refused every kernel.
         KeyboardInterrupt: the builds under way have been ended.
     """
     toolkit, cutlass = toolchain()
     wanted, refused = _plans(catalogues)
+    with _held(folder):  # fails now if it cannot be written, not after minutes
+        pass
     built = packs.build_all([w.source for w in wanted], jobs=jobs, say=say)
+    _raise_unless_some(built.values())
+    shared = binding.build_binding() if with_binding else None
     files: dict[Path, File] = {}
     kernels: list[Kernel] = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with _held(folder):
         for w in wanted:
             kernel = built[w.source.name]
             if isinstance(kernel, ComFuseError):
-                if not isinstance(kernel, BuildError):  # else it is the machine's fault, not the kernel's
-                    raise kernel
                 refused.append(_refusal(w.entry, w.rows, str(kernel)))
                 continue
             if kernel.path not in files:
                 files[kernel.path] = _added(folder, kernel)
             kernels.append(_kernel(w, files[kernel.path].name))
-        if with_binding:
-            _copy(binding.build_binding(), folder / binding.prebuilt_path().name)
+        if shared is not None:
+            _copy(shared, folder / binding.prebuilt_path().name)
         made = Manifest(
             abi_version=abi.ABI_VERSION,
             device_code=manifest.device_code(),
@@ -96,9 +103,40 @@ def build_library(
         )
         made.write(folder)
         _tidy(folder, made)
-    except OSError as e:
-        raise CacheError(f"cannot write the library {folder}: {e}") from e
     return made
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Makes the folder, and keeps other processes from building in it meanwhile.
+
+    Raises:
+        CacheError: it cannot be written, or another process wrote in it for longer than
+            ``COMFUSE_BUILD_TIMEOUT``.
+    """
+    limit = settings.build_timeout()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder / f"{manifest.NAME}.lock", timeout=limit):
+            yield
+    except filelock.Timeout as e:
+        raise CacheError(
+            f"another process has been writing the library {folder} for {limit:g} s (COMFUSE_BUILD_TIMEOUT)"
+        ) from e
+    except (OSError, NotImplementedError) as e:  # the latter is what filelock makes of ENOSYS
+        raise CacheError(f"cannot write the library {folder}: {e}") from e
+
+
+def _raise_unless_some(built: Iterable[BuiltKernel | ComFuseError]) -> None:
+    """Raises what is the machine's fault, not a kernel's; and a kernel's error if there is nothing else."""
+    outcomes = list(built)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, ComFuseError)]
+    for error in errors:
+        if not isinstance(error, BuildError):
+            raise error
+    if errors and len(errors) == len(outcomes):
+        errors[0].add_note(f"not one of {len(errors)} kernels compiles; there is no library of them")
+        raise errors[0]
 
 
 def sources(catalogues: Iterable[Catalogue]) -> list[KernelSource]:

@@ -30,7 +30,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from comfuse.errors import CatalogueError, SpecError
 from comfuse.generator import catalog
@@ -41,6 +41,7 @@ from comfuse.generator.spec import DType, FusedSpec, Major, Space
 from comfuse.library import package
 from comfuse.library.package import Package
 from comfuse.library.rows import M_CLASSES, classes_on, m_class
+from comfuse.library.signature import signature
 
 SHIPPED = Path(__file__).resolve().parents[1] / "catalogues"
 MANY = "many"
@@ -152,9 +153,14 @@ def parse(name: str, data: dict[str, Any]) -> Catalogue:
     except ValueError as e:
         raise CatalogueError(name, str(e)) from None
     entries: list[Entry] = []
-    for number, table in enumerate(data.get("kernel", []), 1):
+    tables = data.get("kernel", [])
+    if not (isinstance(tables, list) and all(isinstance(table, dict) for table in tables)):
+        raise CatalogueError(name, f"kernel is {tables!r}; allowed: tables, [[kernel]]")
+    for number, table in enumerate(tables, 1):
         try:
-            entries += _entries(table)
+            for entry in _entries(table):
+                signature(entry.spec)  # raises for what is no program
+                entries.append(entry)
         except (SpecError, ValueError, TypeError, KeyError) as e:
             raise CatalogueError(name, f"kernel {number}: {e}") from e
     if not entries:
@@ -164,29 +170,28 @@ def parse(name: str, data: dict[str, Any]) -> Catalogue:
 
 def _entries(table: dict[str, Any]) -> Iterator[Entry]:
     rows = _rows(table.get("rows"))
-    constants = table.get("constants", {})
+    constants = _table("constants", table.get("constants", {}))
     if "spec" in table:
         _only(table, ("spec", "constants", "rows"))
         program = parse_program(table["spec"])
         yield Entry(label_of(program), _bound(program, constants), rows)
         return
     name = table.get("program")
-    if name not in _PROGRAMS:
+    if not isinstance(name, str) or name not in _PROGRAMS:
         raise ValueError(f"program is {name!r}; allowed: {', '.join(_PROGRAMS)}, or a spec")
     function = getattr(catalog, name)
     parameters = list(inspect.signature(function).parameters)[_PROGRAMS[name] + 1 :]
     of_one = ("layouts", "operands")  # a chain's are those of its links
     reserved = [key for key in _RESERVED if key not in of_one or "layouts" in parameters]
     _only(table, (*reserved, *parameters))
-    options = {key: _several(value) for key, value in table.items() if key not in reserved}
+    options = {key: _several(key, value) for key, value in table.items() if key not in reserved}
+    hints = get_type_hints(function)
     layouts = {"layouts": _layouts(table.get("layouts", {}))} if "layouts" in parameters else {}
     for shape, dtype, *values in itertools.product(
-        table["shapes"], _several(table.get("dtype", "bf16")), *options.values()
+        _shapes(table, _PROGRAMS[name]), _several("dtype", table.get("dtype", "bf16")), *options.values()
     ):
-        if len(shape) != _PROGRAMS[name]:
-            raise ValueError(f"shapes: {shape} has {len(shape)} sizes; allowed: {_PROGRAMS[name]}")
         chosen = dict(zip(options, values, strict=True))
-        arguments = {key: _argument(value, _dtype(dtype)) for key, value in chosen.items()}
+        arguments = {key: _argument(key, value, _dtype(dtype), hints[key]) for key, value in chosen.items()}
         spec = _bound(function(*shape, _dtype(dtype), **layouts, **arguments), constants)
         if "operands" in table:
             spec = ordered(spec, table["operands"])
@@ -265,17 +270,55 @@ def _only(table: dict[str, Any], allowed: Sequence[str]) -> None:
         raise ValueError(f"unknown {', '.join(unknown)}; allowed: {', '.join(allowed)}")
 
 
-def _several(value: Any) -> list[Any]:
+def _several(key: str, value: Any) -> list[Any]:
+    if value == []:
+        raise ValueError(f"{key} is an empty list, which stands for no kernel")
     return value if isinstance(value, list) else [value]
 
 
-def _argument(value: Any, dtype: DType) -> Any:
-    """A value of TOML as the program takes it: names of dtypes are dtypes, "none" is None."""
-    if value == "same":
-        return dtype
-    if value == "none":
-        return None
-    return _DTYPES.get(value, value) if isinstance(value, str) else value
+def _table(key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{key} is {value!r}; allowed: a table")
+    return value
+
+
+def _shapes(table: dict[str, Any], sizes: int) -> list[list[int]]:
+    shapes = table.get("shapes")
+    allowed = "allowed: lists of sizes, such as [[1024, 64]]"
+    if not isinstance(shapes, list) or not shapes:
+        raise ValueError(f"shapes is {'missing' if shapes is None else repr(shapes)}; {allowed}")
+    for shape in shapes:
+        if not isinstance(shape, list):
+            raise ValueError(f"shapes: {shape!r}; {allowed}")
+        if len(shape) != sizes:
+            raise ValueError(f"shapes: {shape} has {len(shape)} sizes; allowed: {sizes}")
+        if not all(type(size) is int and size > 0 for size in shape):
+            raise ValueError(f"shapes: {shape}; allowed: whole numbers, at least 1")
+    return shapes
+
+
+def _argument(key: str, value: Any, dtype: DType, hint: Any) -> Any:
+    """A value of TOML as the program takes it, by the type that it is to have: names of dtypes are dtypes,
+    "none" is None.
+    """
+    kinds = [hint] if get_origin(hint) is Literal else [*get_args(hint)] or [hint]
+    allowed: dict[Any, Any] = {}
+    for kind in kinds:
+        if kind is DType:
+            allowed |= {"same": dtype, **_DTYPES}
+        elif kind is Major:
+            allowed |= {major.value: major for major in Major}
+        elif kind is bool:
+            allowed |= {True: True, False: False}
+        elif kind is type(None):
+            allowed["none"] = None
+        elif get_origin(kind) is Literal:
+            allowed |= {choice: choice for choice in get_args(kind)}
+        else:  # whatever the program says of it
+            return None if value == "none" else value
+    if value not in allowed:
+        raise ValueError(f"{key} is {value!r}; allowed: {', '.join(map(str, allowed))}")
+    return allowed[value]
 
 
 def _dtype(name: str) -> DType:
@@ -284,7 +327,8 @@ def _dtype(name: str) -> DType:
     return _DTYPES[name]
 
 
-def _layouts(table: dict[str, Any]) -> Layouts:
+def _layouts(given: Any) -> Layouts:
+    table = _table("layouts", given)
     _only(table, ("a", "b", "batched", "strided"))
     return Layouts(
         a=Major(table.get("a", "k")),
@@ -299,6 +343,6 @@ def _rows(given: Any) -> tuple[int | None, ...] | None:
         return None
     allowed: dict[Any, int | None] = {**{bound: bound for bound in M_CLASSES}, MANY: None}
     try:
-        return tuple(allowed[value] for value in _several(given))
+        return tuple(allowed[value] for value in _several("rows", given))
     except KeyError as e:
         raise ValueError(f"rows: {e.args[0]!r}; allowed: {', '.join(map(str, allowed))}") from None

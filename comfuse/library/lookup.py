@@ -134,8 +134,11 @@ def refusals() -> dict[tuple[str, str], int]:
 
 
 def identity() -> list[str]:
-    """Hashes of all libraries: what is found in them changes when these do."""
-    return [hash_file(shelf.folder / manifest.NAME) for shelf in shelves()]
+    """Hashes of all libraries, or why one cannot be read: what is found in them changes when these do."""
+    return [
+        shelf.unfit if shelf.manifest is None else hash_file(shelf.folder / manifest.NAME)
+        for shelf in shelves()
+    ]
 
 
 _SHELVES: dict[Path, tuple[tuple[int, int], Shelf]] = {}

@@ -136,7 +136,7 @@ def read(folder: Path) -> Manifest:
                 **data,
                 "catalogues": tuple(data["catalogues"]),
                 "files": tuple(File(**file) for file in data["files"]),
-                "kernels": tuple(Kernel(**{**k, "rows": tuple(k["rows"])}) for k in data["kernels"]),
+                "kernels": tuple(map(_kernel, data["kernels"])),
                 "refused": tuple(data["refused"]),
             }
         )
@@ -144,6 +144,14 @@ def read(folder: Path) -> Manifest:
         raise
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
         raise LoadError(f"the kernel library's {path} cannot be read: {e}") from e
+
+
+def _kernel(data: dict[str, Any]) -> Kernel:
+    low, high = data["rows"]
+    kernel = Kernel(**{**data, "rows": (low, high)})
+    if not all(type(number) is int for number in (low, high, kernel.processors)):
+        raise ValueError(f"{kernel.name}: rows and processors have to be whole numbers")
+    return kernel
 
 
 def damage(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,11 @@ from comfuse.errors import LoadError
 SUFFIX = ".pt2"
 KEY = "COMFUSE"  # of what comfuse.inductor.aot adds to a package's metadata
 _OPS = "comfuse::region"
+# RuntimeError: encrypted, or compressed in a way that zipfile does not know.
+_DAMAGED = (
+    OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error,
+    ValueError, TypeError, KeyError, AttributeError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ def read(path: Path) -> Package:
         return Package(path, device, gpu, programs)
     except FileNotFoundError:
         raise
-    except (OSError, zipfile.BadZipFile, ValueError, TypeError, KeyError, AttributeError) as e:
+    except _DAMAGED as e:
         raise LoadError(f"{path} cannot be read as a package of AOTInductor: {e}") from e
 
 

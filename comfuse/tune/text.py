@@ -45,6 +45,10 @@ def candidates_text(target: Target, considered: Candidates, gpu: str) -> list[st
     return [*lines, *_left_out(considered)]
 
 
+def not_tuned_text(target: Target, gpu: str, reason: Exception) -> str:
+    return f"{title(target.label, target.m, gpu)}\n  not tuned: {reason}\n"
+
+
 def title(label: str, m: int, gpu: str) -> str:
     return f"{label}, M = {m}, {gpu}"
 

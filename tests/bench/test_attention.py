@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
@@ -10,8 +11,10 @@ pytest.importorskip("tabulate", reason="needs the bench extra")
 
 from bench import attention
 from bench.launch import raw_launch
+from comfuse import timing
 from comfuse.library import abi
 
+TIMING = timing.Timing(1.0, 1.0, 1.0)
 SMALL = [dataclasses.replace(c, heads=3, length=64, d=16) for c in attention.CASES[:3]]
 
 
@@ -44,6 +47,22 @@ def test_cases_are_those_of_the_goal() -> None:
     assert attention.CASES[0].name == "192x512x64"
     assert {(c.length, c.d) for c in attention.CASES} == {(512, 64), (8192, 128)}
     assert all(attention.plans(c) for c in attention.CASES)
+
+
+def test_what_is_wrong_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor what is not a number, which is below no bound and above none."""
+    case = SMALL[0]
+    inputs = attention.make_inputs(case, device="cpu")
+    found = {"sdpa": attention.calls(case, inputs)["sdpa"], "nan": lambda: inputs[0] * math.nan}
+    monkeypatch.setattr(attention, "make_inputs", lambda case: inputs)
+    monkeypatch.setattr(attention, "calls", lambda *_: found)
+    monkeypatch.setattr(attention, "plans", lambda case: [])
+    monkeypatch.setattr(timing, "capture", lambda call: call)
+    monkeypatch.setattr(timing, "time_interleaved", lambda graphs, rounds: dict.fromkeys(graphs, TIMING))
+    sdpa, nan = attention.measure(case, rounds=1)
+    assert sdpa["us"] == 1.0
+    assert "us" not in nan
+    assert "error nan against float64" in nan["failure"]
 
 
 def test_table() -> None:

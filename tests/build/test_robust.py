@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from comfuse.build import build, cache, find_built, headers
+from comfuse.build import binding, build, cache, find_built, headers
 from comfuse.errors import BuildError, CacheError, ToolchainError
 from tests.build.conftest import Source
 from tests.processes import ROOT, python_path
@@ -169,6 +169,26 @@ def test_a_full_cache(cache_dir: Path, tmp_path: Path, compiled: list[str]) -> N
     assert compiled == ["cf_fake"]
 
 
+def test_a_full_cache_when_the_binding_is_built(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_cxx(name: str, sources: list[Path], folder: Path, tick: object) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(binding, "find_binding", lambda: None)
+    monkeypatch.setattr(binding, "compile_cxx", compile_cxx)
+    with pytest.raises(CacheError, match=r"the torch binding cannot be built in .*No space left on device"):
+        binding.build_binding()
+
+
+def test_a_dump_folder_that_cannot_be_written(
+    compiled: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("COMFUSE_DUMP_DIR", str(tmp_path / "file" / "dump"))
+    with pytest.raises(CacheError, match=r"cannot write below .*dump: .*; set COMFUSE_DUMP_DIR to another"):
+        build(SOURCE)
+    assert not compiled
+
+
 def test_a_cache_that_fills_while_publishing(
     cache_dir: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,3 +266,16 @@ def test_a_compiler_that_hangs_is_ended(
     with pytest.raises(BuildError, match=r"did not end within 0\.5 s \(COMFUSE_BUILD_TIMEOUT\)"):
         compiling.compile_cxx("cf_slow", [tmp_path / "slow.cpp"], tmp_path, lambda: None)
     assert time.monotonic() - began < 30
+
+
+def test_a_disk_that_fills_while_compiling_is_not_the_kernels_fault(
+    cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from comfuse.build import compile as compiling
+
+    line = "/usr/bin/ld: final link failed: No space left on device"
+    (tmp_path / "worker.py").write_text(f"import sys\nprint({line!r})\nsys.exit(1)\n")
+    monkeypatch.setattr(compiling, "__file__", str(tmp_path / "compile.py"))
+    monkeypatch.setattr(binding, "find_binding", lambda: None)
+    with pytest.raises(CacheError, match=r"cannot be built in .*ld: final link failed.*; make room"):
+        binding.build_binding()

@@ -46,6 +46,7 @@ def test_values(name: str, text: str, value: object, monkeypatch: pytest.MonkeyP
         ("COMFUSE_MAX_JOBS", "many"),
         ("COMFUSE_BUILD_TIMEOUT", "-1"),
         ("COMFUSE_BUILD_TIMEOUT", "nan"),
+        ("COMFUSE_CACHE_DIR", "~no-such-user/cache"),
     ],
 )
 def test_values_that_cannot_be_read(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,6 +208,17 @@ class TestCutlass:
             "COMFUSE_CUTLASS_DIR",
         )
 
+    def test_a_header_without_a_version(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        header = tmp_path / "cut/include/cutlass/version.h"
+        header.parent.mkdir(parents=True)
+        header.write_text("#define CUTLASS_MAJOR 4\n")
+        monkeypatch.setenv("COMFUSE_CUTLASS_DIR", str(tmp_path / "cut"))
+        assert toolkit.find_cutlass().source == "package nvidia-cutlass"
+        monkeypatch.setattr(toolkit, "_cutlass_package", lambda: None)
+        toolkit._find_cutlass.cache_clear()
+        with pytest.raises(ToolchainError, match=r"version\.h does not say its version"):
+            toolkit.find_cutlass()
+
     def test_nothing_found(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COMFUSE_CUTLASS_DIR", str(tmp_path))
         monkeypatch.setattr(toolkit, "_cutlass_package", lambda: None)
@@ -220,3 +231,13 @@ def test_no_cxx_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ToolchainError, match="a C\\+\\+ compiler not found"):
         toolkit.find_cxx()
+
+
+def test_a_cxx_compiler_that_speaks_another_encoding(
+    cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\nprintf 'g\\374t 13\\n'\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    assert toolkit.find_cxx() == (compiler, "g\ufffdt 13")

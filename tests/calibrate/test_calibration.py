@@ -68,6 +68,11 @@ def test_each_number_of_processors_has_its_own() -> None:
         (json.dumps({"format": 1, **vars(made(speed=1.0))}), "unknown constant 'speed', known: "),
         (json.dumps({"format": 1, **vars(made(launch_us=-1.0))}), "launch_us is -1.0; allowed: positive"),
         (json.dumps({"format": 1, **vars(made(flops=0.0))}), "flops is 0.0; allowed: positive"),
+        (json.dumps({"format": 1, **vars(made()), "error": None}), "error is None; allowed: a number"),
+        (
+            json.dumps({"format": 1, **vars(made()), "error_before": "x"}),
+            "error_before is 'x'; allowed: a num",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_used_is_an_error(text: str, reason: str) -> None:

@@ -23,6 +23,10 @@ def two_products(x, w, w2):
     return F.linear(h, w2), h  # h would have to be stored
 
 
+def by_name(x, *, w):
+    return F.gelu(F.linear(x, w))
+
+
 MODEL = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.LayerNorm(1024)).bfloat16()
 
 VERSION = 1

@@ -103,6 +103,21 @@ def test_emit_writes_a_file(tmp_path, is_folder):
     assert written == (tmp_path / f"{name}.cu" if is_folder else target)
 
 
+def test_emit_makes_a_folder_that_is_named_as_one(tmp_path):
+    result = invoke("emit", f"{PROGRAM}:fused", "--shapes", SHAPES, "-o", f"{tmp_path}/new/kernels/")
+    assert result.exit_code == 0, result.output
+    (written,) = (tmp_path / "new/kernels").iterdir()
+    assert result.output == f"{written}\n"
+
+
+@pytest.mark.parametrize("command, option", [("emit", "-o"), ("explain", "--catalogue")])
+def test_a_file_that_cannot_be_written_is_a_message(tmp_path, command, option):
+    target = tmp_path / "no" / "file"
+    result = invoke(command, f"{PROGRAM}:fused", "--shapes", SHAPES, option, str(target))
+    assert result.exit_code == 1
+    assert f"Could not open file '{target}': No such file or directory" in result.output
+
+
 def test_emit_a_refusal_is_a_message():
     result = invoke("emit", f"{PROGRAM}:two_products", "--shapes", f"{SHAPES} w2=bf16[64,128]")
     assert result.exit_code == 1
@@ -127,6 +142,11 @@ def test_emit_a_refusal_is_a_message():
         (f"{PROGRAM}:fused", "x=int4[2] w=1", "x: unknown dtype 'int4'; allowed: bf16, fp16, fp32"),
         (f"{PROGRAM}:fused", "x=bf16[2 w=1", "x: 'bf16[2' is no tensor like bf16"),
         (f"{PROGRAM}:fused", "x=1.5 w=none", "no matrix product|the function raised"),
+        (f"{PROGRAM}:fused", "x=bf16[2,,2] w=1", "x: 'bf16[2,,2]' is no tensor like bf16"),
+        (f"{PROGRAM}:fused", "x='bf16[2,2] w=1", "No closing quotation"),
+        (f"{PROGRAM}:fused", "x=bf16[99999999999999999999,8] w=1", "x: bf16[99999999999999999999,8]: "),
+        (f"{PROGRAM}:fused", f"{SHAPES} x=bf16[8,64]", "x is given twice"),
+        (f"{PROGRAM}:by_name", SHAPES, "by_name takes w by its name alone"),
     ],
 )
 def test_bad_input(target, shapes, message):
@@ -134,6 +154,18 @@ def test_bad_input(target, shapes, message):
     assert result.exit_code != 0
     assert any(part in result.output for part in message.split("|")), result.output
     assert "Traceback" not in result.output
+
+
+def test_a_file_with_dataclasses(tmp_path):
+    """Those look for their module, where annotations are strings."""
+    from comfuse.cli.target import load_function
+
+    file = tmp_path / "model.py"
+    file.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "@dataclass\nclass Config:\n    n: int = 8\ndef f(x): return x * Config().n\n"
+    )
+    assert load_function(f"{file}:f")(2) == 16
 
 
 def test_values_of_other_kinds():
@@ -178,6 +210,34 @@ def test_doctor_without_a_toolchain(cache_dir, monkeypatch, tmp_path):
     assert "pip install" in result.output
     assert "compile kernels             no: nvcc" in result.output
     assert "COMFUSE_MAX_JOBS" in result.output
+
+
+def test_doctor_while_files_come_and_go(cache_dir, monkeypatch):
+    """As they do where a build is under way."""
+    (cache_dir / "building").mkdir(parents=True)
+    (cache_dir / "building" / "gone").symlink_to(cache_dir / "nothing")
+    from comfuse.cli import doctor
+
+    monkeypatch.setattr(Path, "is_file", lambda path: True)
+    (found,) = doctor._cache()
+    assert found.found.startswith(f"{cache_dir}: 0 libraries")
+
+
+def test_doctor_says_what_is_wrong_with_a_setting(cache_dir, monkeypatch):
+    monkeypatch.setenv("COMFUSE_JIT", "maybe")
+    output = invoke("doctor").output
+    assert "--  JIT " in output
+    assert "compile kernels             no: " in output
+
+
+@pytest.mark.parametrize("others", [[8], [8, 9], [9, 8]])
+def test_doctor_judges_several_gpus_by_the_best(cache_dir, monkeypatch, others):
+    from comfuse.cli.doctor import Finding, abilities, findings
+
+    found = [f for f in findings() if f.what not in ("GPU", "binding")]
+    found += [Finding("GPU", "a card", major == 9) for major in others]
+    (runs,) = [f for f in abilities([*found, Finding("binding", "", True)]) if f.what == "run kernels"]
+    assert runs.ok is (9 in others)
 
 
 @pytest.mark.parametrize("major, works", [(9, True), (8, False)])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from comfuse import demo
 from comfuse.build import toolkit
+from comfuse.cli import main
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="this is about machines without a GPU")
 
@@ -27,6 +29,12 @@ def test_without_compiler(lines, cache_dir, monkeypatch, tmp_path):
     assert "error against float64" in text
     assert "the kernel was not compiled" in text
     assert "the kernel was not run, checked or timed: there is no CUDA device" in text
+
+
+def test_no_rounds_are_refused():
+    result = CliRunner().invoke(main, ["demo", "--rounds", "0"])
+    assert result.exit_code == 2
+    assert "'--rounds': 0 is not in the range x>=1" in result.output
 
 
 def test_with_jit_off(lines, cache_dir, monkeypatch):

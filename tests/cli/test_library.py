@@ -123,6 +123,12 @@ def test_why_not(folder: Path, tmp_path: Path) -> None:
     assert "it has not this program" in result.output
 
 
+def test_why_not_for_a_gpu_that_nobody_knows(folder: Path) -> None:
+    result = invoke("library", "why-not", small().entries[0].spec.text(), "--gpu", "a100")
+    assert result.exit_code == 1
+    assert result.output == "Error: unknown GPU 'a100', known: h200, h100\n"
+
+
 def test_the_doctor_shows_libraries(folder: Path) -> None:
     from comfuse.cli.doctor import findings
     from comfuse.library import manifest

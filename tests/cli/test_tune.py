@@ -121,6 +121,14 @@ def test_what_cannot_be_tuned_is_told_and_the_rest_goes_on(tmp_path: Path, gpu: 
     assert len(read(tmp_path / "t.json").entries) == 1
 
 
+def test_a_dry_run_goes_on_too(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(CATALOGUE.replace("[256, 64]", "[256, 63]"))
+    result = invoke(str(tmp_path / "c.toml"), "--dry-run")
+    assert result.exit_code == 1
+    assert "256x63 bf16, M = 128, h200\n  not tuned: K = 63 must be a multiple of 8" in result.output
+    assert "256x128 bf16, M = 128, h200\n  pingpong" in result.output
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [

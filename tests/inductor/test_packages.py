@@ -3,6 +3,7 @@ library beside them."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import zipfile
@@ -184,6 +185,24 @@ def test_a_package_that_cannot_be_read(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(LoadError, match=r"model\.pt2 cannot be read as a package of AOTInductor"):
         comfuse.load(path)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_package_that_is_damaged_anywhere(tmp_path: Path, compression: int) -> None:
+    """Each byte in turn: nothing but a LoadError, or what does not read the byte."""
+    path = tmp_path / "model.pt2"
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        part = json.dumps({package.KEY: json.dumps({"gpu": "h200", "rows": {}})})
+        archive.writestr("m/data/aotinductor/model/a.wrapper_metadata.json", part)
+    whole = path.read_bytes()
+    refused = 0
+    for place, value in itertools.product(range(len(whole)), (0x00, 0x61, 0xFF)):
+        path.write_bytes(whole[:place] + bytes([value]) + whole[place + 1 :])
+        try:
+            package.read(path)
+        except LoadError:
+            refused += 1
+    assert refused > len(whole)
 
 
 def test_a_package_that_needs_no_kernel(tmp_path: Path) -> None:

@@ -137,7 +137,27 @@ def test_order_of_operands_and_outputs_is_part_of_a_signature() -> None:
             {"program": "linaer", "shapes": [[1, 8]]},
             "program is 'linaer'; allowed: add_rmsnorm, attention, b2b, colsum",
         ),
-        ({"program": "linear"}, "shapes"),
+        ({"program": "linear"}, "shapes is missing; allowed: lists of sizes, such as [[1024, 64]]"),
+        ({"program": ["linear"], "shapes": [[64, 64]]}, "program is ['linear']; allowed: "),
+        ({"program": "linear", "shapes": [64, 64]}, "shapes: 64; allowed: lists of sizes"),
+        (
+            {"program": "linear", "shapes": [["64", 64]]},
+            "shapes: ['64', 64]; allowed: whole numbers, at least",
+        ),
+        ({"program": "linear", "shapes": [[-64, 64]]}, "shapes: [-64, 64]; allowed: whole numbers, at least"),
+        ({"program": "linear", "shapes": [[64, 64]], "dtype": "fp32"}, "A and B must be bf16 or fp16, got"),
+        ({"program": "linear", "shapes": []}, "shapes is []; allowed: lists of sizes"),
+        ({"program": "linear", "shapes": [[64, 64]], "dtype": []}, "dtype is an empty list"),
+        ({"program": "linear", "shapes": [[64, 64]], "bias": "smae"}, "bias is 'smae'; allowed: same, bf16"),
+        ({"program": "linear", "shapes": [[64, 64]], "bias": True}, "bias is True; allowed: same, bf16"),
+        ({"program": "linear", "shapes": [[64, 64]], "saved": "yes"}, "saved is 'yes'; allowed: True, False"),
+        (
+            {"program": "rmsnorm", "shapes": [[64, 64]], "residual_position": "behind"},
+            "residual_position is 'behind'; allowed: before, after",
+        ),
+        ({"program": "linear", "shapes": [[64, 64]], "layouts": ["b"]}, "layouts is ['b']; allowed: a table"),
+        ({"program": "linear", "shapes": [[64, 64]], "constants": 1}, "constants is 1; allowed: a table"),
+        ({"program": "linear", "shapes": [[64, 64]], "rows": []}, "rows is an empty list"),
         ({"program": "linear", "shapes": [[64, 64]], "biass": "same"}, "unknown biass; allowed: program"),
         ({"program": "linear", "shapes": [[64, 64]], "dtype": "float"}, "dtype is 'float'; allowed: bf16"),
         ({"program": "linear", "shapes": [[64, 64]], "activation": "reul"}, "got 'reul', allowed: "),
@@ -158,6 +178,19 @@ def test_what_is_wrong_is_said(table: dict[str, Any], said: str) -> None:
     with pytest.raises(CatalogueError, match="catalogue test: kernel 1: ") as caught:
         entries(**table)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("kernel", [3, ["linear"], {"program": "linear"}, [[]]])
+def test_kernels_that_are_no_tables(kernel: Any) -> None:
+    with pytest.raises(
+        CatalogueError, match=r"catalogue test: kernel is .*; allowed: tables, \[\[kernel\]\]"
+    ):
+        catalogue.parse("test", {"kernel": kernel})
+
+
+def test_an_argument_that_is_a_layout() -> None:
+    (entry,) = entries(program="attention", shapes=[[64, 64, 256]], v_major="mn")
+    assert entry.spec == catalog.attention(64, 64, 256, BF16, v_major=Major.MN)
 
 
 def test_files(tmp_path: Path) -> None:

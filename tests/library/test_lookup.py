@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,14 @@ def test_a_gpu_with_fewer_processors(folder: Path) -> None:
     assert reason == f"its kernel needs {kernel.processors} SMs at once, this GPU has 2"
 
 
+@pytest.mark.parametrize("rows", [["1", 128], [1], [1, None], 128])
+def test_a_manifest_whose_rows_are_no_numbers(folder: Path, rows: object) -> None:
+    rewrite(folder, lambda data: data["kernels"][0].update(rows=rows))
+    with pytest.raises(LoadError, match=r"manifest\.json cannot be read"):
+        manifest.read(folder)
+    assert lookup.kernel(LINEAR, (1, 128), "h200") is None
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"format": 99}'])
 def test_a_manifest_that_cannot_be_read(folder: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     (folder / manifest.NAME).write_text(text)
@@ -183,6 +192,13 @@ def test_graphs_are_cached_by_the_libraries_that_they_may_use(folder: Path) -> N
     assert lookup.identity() != before
 
 
+def test_graphs_are_cached_where_a_library_cannot_be_read(folder: Path) -> None:
+    (folder / manifest.NAME).unlink()
+    (folder / manifest.NAME).mkdir()
+    (reason,) = lookup.identity()
+    assert "manifest.json cannot be read" in reason
+
+
 def test_the_binding_comes_with_a_library(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +208,7 @@ def test_the_binding_comes_with_a_library(
 
 PROGRAM = """\
 import sys
+import threading
 class Absent:
     def find_spec(self, name, *rest):
         if name.split(".")[0] in ("cutlass_library", "cutlass"):
@@ -271,3 +288,45 @@ class TestBuilding:
         made = builder.build_library([catalogue.parse("odd", odd)], tmp_path / "library")
         assert len(made.kernels) == 1
         assert "K = 63 must be a multiple of 8" in made.refused[0]["reason"]
+
+    def test_a_compiler_that_refuses_everything_leaves_the_old_library(
+        self, folder: Path, compilers: Compilers
+    ) -> None:
+        before = manifest.read(folder)
+        for source in builder.sources([small()]):
+            compilers.errors[source.name] = BuildError(source.name, Path("k.cu"), Path("k.log"), "error: no")
+        with pytest.raises(BuildError, match="error: no"):
+            builder.build_library([small()], folder)
+        assert manifest.read(folder) == before
+        assert not lookup.problems(folder)
+
+    def test_a_folder_that_cannot_be_written_is_told_before_anything_is_compiled(
+        self, compilers: Compilers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def build_all(*_: object, **__: object) -> None:
+            pytest.fail("kernels were compiled")
+
+        monkeypatch.setattr(builder.packs, "build_all", build_all)
+        (tmp_path / "file").touch()
+        with pytest.raises(CacheError, match="cannot write the library"):
+            builder.build_library([small()], tmp_path / "file" / "library")
+
+    def test_two_at_once_leave_a_whole_one(
+        self, folder: Path, compilers: Compilers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The second begins when the first has its kernels in the folder, but no manifest yet."""
+        second = threading.Thread(target=builder.build_library, args=([small()], folder))
+        write = manifest.Manifest.write
+
+        def at_the_end(made: manifest.Manifest, into: Path) -> None:
+            if not second.ident:
+                compilers.abi = "3"  # other contents
+                second.start()
+                second.join(2)
+            write(made, into)
+
+        monkeypatch.setattr(manifest.Manifest, "write", at_the_end)
+        compilers.abi = "CF_ABI_VERSION + 0"
+        builder.build_library([small()], folder)
+        second.join()
+        assert not list(manifest.damage(folder, manifest.read(folder)))

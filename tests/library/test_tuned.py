@@ -169,6 +169,13 @@ def test_a_damaged_table_is_an_error_that_names_it(asked: Path, text: str, said:
         ({"rows": "few"}, "rows is 'few'"),
         ({"best": {"shape": "x"}}, "missing 2 required positional arguments"),
         ({"more": 1}, "unexpected keyword argument 'more'"),
+        ({"rows": True}, "rows is True"),
+        ({"signature": ["x"]}, "signature is ['x']; allowed: a text"),
+        ({"gpu": None}, "gpu is None; allowed: a text"),
+        ({"m": "many"}, "m is 'many'; allowed: a whole number"),
+        ({"best": {"shape": "x", "stages": "4", "us": 1.0}}, "stages is '4'; allowed: a whole number"),
+        ({"second": {"shape": "x", "stages": 4, "us": None}}, "us is None; allowed: a positive number"),
+        ({"best": {"shape": "x", "stages": 4, "us": 0}}, "us is 0; allowed: a positive number"),
     ],
 )
 def test_an_entry_that_was_not_right_is_no_entry(tmp_path: Path, wrong: dict, said: str) -> None:

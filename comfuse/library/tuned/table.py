@@ -44,6 +44,16 @@ class Timed:
     def label(self) -> str:
         return f"{self.shape}-s{self.stages}"
 
+    @staticmethod
+    def parse(data: dict[str, Any]) -> Timed:
+        """Raises ValueError, TypeError: it is none."""
+        timed = Timed(**data)
+        _require(timed, ("shape",), str, "a text")
+        _require(timed, ("stages",), int, "a whole number")
+        if not (isinstance(timed.us, int | float) and 0 < timed.us < math.inf):
+            raise ValueError(f"us is {timed.us!r}; allowed: a positive number")
+        return timed
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -101,21 +111,31 @@ class Entry:
             ValueError, TypeError, KeyError: it is none, or one whose plan was not right.
         """
         rows, second = data["rows"], data["second"]
-        if rows != MANY and not (isinstance(rows, int) and rows > 0):
+        if rows != MANY and not (type(rows) is int and rows > 0):
             raise ValueError(f"rows is {rows!r}; allowed: {MANY!r} or a number of rows")
         entry = Entry(
             **{
                 **data,
                 "rows": None if rows == MANY else rows,
-                "best": Timed(**data["best"]),
-                "second": None if second is None else Timed(**second),
+                "best": Timed.parse(data["best"]),
+                "second": None if second is None else Timed.parse(second),
             }
         )
+        _require(entry, ("signature", "gpu", "label", "spec", "device", "device_code"), str, "a text")
+        _require(entry, ("m",), int, "a whole number")
         if not 0 <= entry.error <= entry.allowed < math.inf:
             raise ValueError(
                 f"error is {entry.error}; allowed: at most the {entry.allowed} of the same entry"
             )
         return entry
+
+
+def _require(of: Timed | Entry, names: tuple[str, ...], kind: type, allowed: str) -> None:
+    """Raises ValueError: one of these attributes is of another type."""
+    for name in names:
+        value = getattr(of, name)
+        if type(value) is not kind:
+            raise ValueError(f"{name} is {value!r}; allowed: {allowed}")
 
 
 @dataclass(frozen=True)
