@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 SPEC_VERSION = 2
@@ -143,6 +144,18 @@ class FusedSpec:
     b_major: Major = Major.K
     batched: bool = False
     group: int | None = None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # What is known of a spec is looked up by it, many times for each plan that is considered.
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the hash, which is another one in every process."""
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
 
     def text(self) -> str:
         """Canonical text: equal specs give equal text, and :meth:`parse` restores the spec."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -72,12 +73,13 @@ class Arrangement:
 
     def _strides(self, tensor: torch.Tensor) -> Shape | None:
         """The strides of the result, if it is a view of the tensor."""
-        with unset_fake_temporarily():  # torch.compile's mode makes it ten times slower
-            meta = torch.empty_strided(tensor.shape, tensor.stride(), device="meta")
-            try:
-                return self.strided(meta).view(self.shape).stride()
-            except (RuntimeError, ValueError):  # torch has no other way to ask; while it compiles, the latter
-                return None
+        if self.is_identity:
+            return tensor.stride()
+        arguments = self, tuple(tensor.shape), tensor.stride()
+        try:  # the same few are asked for again and again, for each part of a graph
+            return _remembered_strides(*arguments)
+        except TypeError:  # no hash: of a symbol, and before Python 3.12 of a slice
+            return _view_strides(*arguments)
 
     def major(self, tensor: torch.Tensor) -> Major:
         """Which of the last two dimensions of the result, a factor, is contiguous."""
@@ -104,6 +106,18 @@ class Arrangement:
         except RuntimeError:
             count_copy(name, self.reason_to_copy(tensor))
             return found.reshape(self.shape)
+
+
+def _view_strides(arrangement: Arrangement, sizes: Shape, strides: Shape) -> Shape | None:
+    with unset_fake_temporarily():  # torch.compile's mode makes it ten times slower
+        meta = torch.empty_strided(sizes, strides, device="meta")
+        try:
+            return arrangement.strided(meta).view(arrangement.shape).stride()
+        except (RuntimeError, ValueError):  # torch has no other way to ask; while it compiles, the latter
+            return None
+
+
+_remembered_strides = lru_cache(maxsize=4096)(_view_strides)
 
 
 def converted(tensor: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:

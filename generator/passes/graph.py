@@ -73,7 +73,7 @@ class Graph:
 
 
 def _with_inputs(node: Node, inputs: tuple[int, ...]) -> Node:
-    return replace(node, inputs=inputs)
+    return node if node.inputs == inputs else replace(node, inputs=inputs)
 
 
 def _key(node: Node) -> tuple[object, ...]:

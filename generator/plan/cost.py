@@ -45,9 +45,10 @@ def traffic(spec: FusedSpec, m: int) -> float:
         Space.COLUMN: m,
         Space.SCALAR: 0,
     }
+    space = spaces(spec)
     total = (m + _columns(spec, spec.n)) * spec.k * spec.dtype.nbytes
     total += sum(elements[o.space] * o.dtype.nbytes for o in spec.operands)
-    total += sum(elements[spaces(spec)[o.node]] * o.dtype.nbytes for o in spec.outputs)
+    total += sum(elements[space[o.node]] * o.dtype.nbytes for o in spec.outputs)
     return float(total)
 
 

@@ -157,14 +157,13 @@ def pipelines(program: PhaseProgram, shape: TileShape, limit: int) -> tuple[tupl
 
 def _filled(program: PhaseProgram, shape: TileShape, stages: int, slots: int, limit: int) -> int:
     """As many slots as fit beside the stages, at least ``slots``."""
+    used = shared_bytes(program, shape, stages, slots)
+    one = shared_bytes(program, shape, stages, slots + 1) - used
     most = MAX_CHUNKS * needed_slots(program, shape)
-    while slots < most and shared_bytes(program, shape, stages, slots + 1) <= limit:
-        slots += 1
-    return slots
+    return max(slots, min(most, slots + (limit - used) // one))
 
 
 def _stages(program: PhaseProgram, shape: TileShape, slots: int, limit: int) -> int:
-    stages = MAX_STAGES
-    while stages > 0 and shared_bytes(program, shape, stages, slots) > limit:
-        stages -= 1
-    return stages
+    used = shared_bytes(program, shape, 0, slots)
+    one = shared_bytes(program, shape, 1, slots) - used
+    return max(0, min(MAX_STAGES, (limit - used) // one))
