@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import pickle
 
 import pytest
 from hypothesis import given, settings
@@ -250,3 +251,14 @@ def test_catalogue_scalars_are_scalars() -> None:
         for operand in spec.operands:
             assert (operand.space is Space.SCALAR) == (operand.name in ("eps", "weight_offset", "scale"))
         assert dataclasses.replace(normalize(spec), nodes=spec.nodes, outputs=spec.outputs) == spec
+
+
+def test_a_hash_is_of_the_fields_and_stays_in_its_process() -> None:
+    """Strings hash otherwise in another process."""
+    spec, other = (catalog.linear(64, 64, DType.BF16, bias=DType.BF16) for _ in range(2))
+    assert (hash(spec), spec) == (hash(other), other)
+    assert hash(spec) != hash(dataclasses.replace(spec, k=128))
+    assert "_hash" in vars(spec)
+    restored = pickle.loads(pickle.dumps(spec))
+    assert "_hash" not in vars(restored)
+    assert {spec: 1}[restored] == 1

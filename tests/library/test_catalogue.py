@@ -126,7 +126,7 @@ def test_operands_in_another_order() -> None:
 
 def test_order_of_operands_and_outputs_is_part_of_a_signature() -> None:
     swapped = catalog.add_rmsnorm(256, 64, BF16)
-    other = type(swapped)(**{**vars(swapped), "outputs": swapped.outputs[::-1]})
+    other = replace(swapped, outputs=swapped.outputs[::-1])
     assert signature(swapped) != signature(other)
 
 

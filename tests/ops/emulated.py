@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -40,7 +41,7 @@ def emulate(spec: FusedSpec | ChainSpec) -> Callable[[abi.Args], None]:
                     loaded.append(_operand(link, operand, args.operands[len(loaded)], batches, m))
         if not last.batched:
             a, factors, loaded = a[0], [b[0] for b in factors], [t[0] for t in loaded]
-        tiles = FusedSpec(**{**vars(last), "outputs": tuple(_without_heads(o) for o in last.outputs)})
+        tiles = replace(last, outputs=tuple(_without_heads(o) for o in last.outputs))
         if isinstance(spec, ChainSpec):
             chain = ChainSpec((*links[:-1], tiles))
             results = reference.evaluate_chain(chain, a, factors, loaded, scalars)
