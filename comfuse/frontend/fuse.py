@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from comfuse import fallbacks, ops
 from comfuse.errors import ArgumentError
@@ -17,7 +16,7 @@ from comfuse.frontend.calls import BoundCall, Call
 from comfuse.frontend.capture import CONSTANT_TYPES
 from comfuse.frontend.region import REMEMBERED, TracedRegion
 from comfuse.frontend.trace import TRACING, holds_for, trace_region
-from comfuse.ops.transforms import have_tangents
+from comfuse.ops.transforms import have_tangents, in_forward_mode
 
 
 def fuse(fn: Callable[..., Any]) -> FusedFunction:
@@ -90,9 +89,7 @@ class FusedFunction:
         return self._call(*args)
 
     def _call(self, *args: Any) -> Any:
-        if (torch.is_grad_enabled() and _needs_gradient(args)) or (
-            forward_ad._current_level >= 0 and have_tangents(args)
-        ):
+        if (torch.is_grad_enabled() and _needs_gradient(args)) or (in_forward_mode() and have_tangents(args)):
             reason = "an input requires grad, and a traced function has no gradient: it runs itself"
             fallbacks.record(f"fuse({self._name})", reason)
             return self._fn(*args)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from comfuse import fallbacks
 from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
@@ -18,7 +17,7 @@ from comfuse.ops.faults import AB_DTYPES, FLOATS, of_scalars
 from comfuse.ops.resolver import translate
 from comfuse.ops.schema import FIXED
 from comfuse.ops.tracing import constant_when_traced
-from comfuse.ops.transforms import refuse_tangents
+from comfuse.ops.transforms import in_forward_mode, refuse_tangents
 from comfuse.reference import SPEC_DTYPES
 
 _NAME = "fused_attention"
@@ -71,7 +70,7 @@ def fused_attention(
         raise fault
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     given = [t for t in (q, k, v, bias) if t is not None]
-    if forward_ad._current_level >= 0:
+    if in_forward_mode():
         refuse_tangents(_NAME, given)
     if torch.is_grad_enabled() and any(t.requires_grad for t in given):
         _count_gradient()

@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from comfuse.errors import ArgumentError, ComFuseError, GradientError
 from comfuse.ops import faults, programs, resolver
 from comfuse.ops.checks import check_count
 from comfuse.ops.schema import ALONE, FIXED, FIXED_SCALARS, GENERAL, MAX_FIXED, OUT
 from comfuse.ops.tracing import constant_when_traced
-from comfuse.ops.transforms import refuse_tangents
+from comfuse.ops.transforms import in_forward_mode, refuse_tangents
 
 _parse = programs.parse
 _NO_GRADIENT = (
@@ -63,7 +62,7 @@ def region(
         BuildError, CacheError, LoadError, LaunchError: its kernel cannot be built or run.
         FallbackError: it cannot be fused here and ``COMFUSE_STRICT`` is 1.
     """
-    if forward_ad._current_level >= 0:
+    if in_forward_mode():
         refuse_tangents("region", (a, b, *operands))
     try:
         count = len(operands)
@@ -115,7 +114,7 @@ def region_out(
     Raises:
         As :func:`region`; ArgumentError also for an output's strides and for memory that is not its own.
     """
-    if forward_ad._current_level >= 0:
+    if in_forward_mode():
         refuse_tangents("region_out", (a, b, *operands, *out))
     try:
         if torch.is_grad_enabled() and any(t.requires_grad for t in (a, b, *operands, *out)):

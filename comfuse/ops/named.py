@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from comfuse import fallbacks
 from comfuse.errors import ArgumentError, GradientError
@@ -124,7 +123,7 @@ class NamedOp:
             ArgumentError and its kinds, and what :func:`comfuse.ops.region` raises.
         """
         try:
-            if forward_ad._current_level >= 0:
+            if transforms.in_forward_mode():
                 transforms.refuse_tangents(self.name, (x, weight, *tensors))
             grad = _is_grad_enabled()
             if grad and (x.requires_grad or weight.requires_grad):
@@ -171,7 +170,7 @@ class NamedOp:
         if not isinstance(out, Tensor):
             raise ArgumentError(self.name, "out", f"of type {type(out).__name__}", "a torch.Tensor or None")
         try:
-            if forward_ad._current_level >= 0:
+            if transforms.in_forward_mode():
                 transforms.refuse_tangents(self.name, (x, weight, *tensors, out))
             if _is_grad_enabled() and _needs_gradient(x, weight, (*tensors, out)):
                 got = "given where a tensor requires a gradient"

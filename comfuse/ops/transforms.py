@@ -16,8 +16,13 @@ from torch.autograd import forward_ad
 from comfuse.errors import GradientError
 
 
+def in_forward_mode() -> bool:
+    """Whether anything can have a derivative in forward mode: the cheap question, which each call asks."""
+    return forward_ad._current_level >= 0
+
+
 def have_tangents(values: Iterable[Any]) -> bool:
-    """Whether one of the values may have a derivative in forward mode.  For use inside a dual level only."""
+    """Whether one of the values may have a derivative in forward mode; for use where that is on."""
     return any(isinstance(value, Tensor) and _has_tangent(value) for value in values)
 
 
