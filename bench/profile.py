@@ -2,6 +2,9 @@
 
 Under the profiler a kernel runs alone and cold, far below the power cap: where it takes the cycles that it
 takes in the bench, the cap is not what limits it there.  Needs ncu and permission to read counters.
+
+Kernels whose tiles wait for each other end in an illegal instruction under ncu (bench/NOTES.md, section 7),
+whether it repeats the kernel or the whole program; `python -m bench.timeline` shows where their time goes.
 """
 
 from __future__ import annotations
@@ -77,22 +80,11 @@ def known() -> set[str]:
 def profiled(name: str, provider: str, counters: list[str]) -> list[dict[str, Any]]:
     """A record for each kernel of the call.
 
-    Counters take several passes.  ncu replays a kernel for them, which fails for kernels whose tiles wait for
-    each other: then each pass is a run of the whole program, which takes longer.
-
     Raises:
         RuntimeError: ncu failed; the message ends with what it said.
     """
-    try:
-        return _run(name, provider, counters, "kernel")
-    except RuntimeError as e:
-        print(f"{name} {provider}: {e}\nonce more, a run for each pass", file=sys.stderr)
-        return _run(name, provider, counters, "application")
-
-
-def _run(name: str, provider: str, counters: list[str], replay: str) -> list[dict[str, Any]]:
     command = ["ncu", "--csv", "--page", "raw", "--profile-from-start", "off", "--clock-control", "none"]
-    command += ["--replay-mode", replay, "--metrics", ",".join(counters)]
+    command += ["--metrics", ",".join(counters)]
     command += [sys.executable, "-m", "bench.profile", "--child", name, provider]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
     records = kernels(done.stdout)

@@ -14,7 +14,7 @@ MAX_STAGES = 8
 MIN_STAGES = 3
 GOOD_STAGES = 4  # fewer only to make room for the slots that a phase cannot do without
 GOOD_CHUNKS = 2  # of 32 columns that the slots hold: one is read while the next arrives
-MAX_CHUNKS = 4
+FULL_CHUNKS = 4  # more only as far as they hold a part of the same tile
 
 
 def operand_count(spec: FusedSpec, space: Space) -> int:
@@ -125,8 +125,13 @@ def needed_slots(program: PhaseProgram, shape: TileShape) -> int:
     return shape.rows_of_warpgroup // PIECE_ROWS * most
 
 
+def most_slots(program: PhaseProgram, shape: TileShape) -> int:
+    """Slots that can be of use: those of a whole tile, or of ``FULL_CHUNKS`` chunks if that is more."""
+    return max(FULL_CHUNKS, shape.tile_n // PIECE_COLUMNS) * needed_slots(program, shape)
+
+
 def stages_and_slots(program: PhaseProgram, shape: TileShape, limit: int) -> tuple[int, int]:
-    """As many stages as fit beside ``GOOD_CHUNKS`` chunks, then slots in what is left, up to ``MAX_CHUNKS``.
+    """As many stages as fit beside ``GOOD_CHUNKS`` chunks, then as many slots as fit and are of use.
 
     Where that leaves too few stages, fewer slots.  The stages are fewer than ``MIN_STAGES`` if the shape
     does not fit at all.
@@ -159,8 +164,7 @@ def _filled(program: PhaseProgram, shape: TileShape, stages: int, slots: int, li
     """As many slots as fit beside the stages, at least ``slots``."""
     used = shared_bytes(program, shape, stages, slots)
     one = shared_bytes(program, shape, stages, slots + 1) - used
-    most = MAX_CHUNKS * needed_slots(program, shape)
-    return max(slots, min(most, slots + (limit - used) // one))
+    return max(slots, min(most_slots(program, shape), slots + (limit - used) // one))
 
 
 def _stages(program: PhaseProgram, shape: TileShape, slots: int, limit: int) -> int:

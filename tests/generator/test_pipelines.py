@@ -43,10 +43,11 @@ def test_they_are_the_best_of_all_that_fit(name: str) -> None:
         if not isinstance(c, KernelPlan):
             continue
         needed = memory.needed_slots(c.program, c.shape)
+        slots_at_all = range(needed, memory.most_slots(c.program, c.shape) + 1)
         fit = [
             (stages, slots)
             for stages, slots in itertools.product(
-                range(memory.MIN_STAGES, memory.MAX_STAGES + 1), range(needed, memory.MAX_CHUNKS * needed + 1)
+                range(memory.MIN_STAGES, memory.MAX_STAGES + 1), slots_at_all
             )
             if memory.shared_bytes(c.program, c.shape, stages, slots) <= limit
         ]

@@ -16,7 +16,7 @@ from comfuse.generator.plan.chain.kernel import (
     padded_k,
     tile_columns,
 )
-from comfuse.generator.plan.memory import GOOD_CHUNKS, MAX_CHUNKS, slot_bytes, streamed
+from comfuse.generator.plan.memory import FULL_CHUNKS, GOOD_CHUNKS, slot_bytes, streamed
 from comfuse.generator.spec import FusedSpec, Space
 
 _ELEMENT = 2  # bytes of a factor's
@@ -116,7 +116,7 @@ def weights_and_slots(
             least = Weights(residence, least_ring(residence))
             if shared_bytes(deferred, shape, least, slots) <= limit:
                 weights = _deepest(deferred, shape, least, slots, limit)
-                return weights, _most_slots(deferred, shape, weights, slots, MAX_CHUNKS * needed, limit)
+                return weights, _most_slots(deferred, shape, weights, slots, FULL_CHUNKS * needed, limit)
     return None
 
 
