@@ -5,7 +5,7 @@
 #   bench/on_gpu.sh build tests plain        these stages, in this order
 #
 # Usual stages: build tests random sanitizer plain overhead bench graphs models pass-time
-# Others: chains tune rmsnorm narrow build-models b2b attention profile timeline
+# Others: chains tune rmsnorm narrow build-models b2b attention profile timeline energy
 # Environment:
 #   OUT              results and logs go here (default: bench/results)
 #   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
@@ -19,7 +19,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 usual=(build tests random sanitizer plain overhead bench graphs models pass-time)
-known=" ${usual[*]} chains tune rmsnorm narrow build-models b2b attention profile timeline "
+known=" ${usual[*]} chains tune rmsnorm narrow build-models b2b attention profile timeline energy "
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=("${usual[@]}")
 for s in "${stages[@]}"; do
@@ -131,6 +131,10 @@ run_stage() {
         postnorm-16384x768x768:pingpong2-128x128 postnorm-327680x512x512:pingpong2-128x128 \
         postnorm-65536x256x256:pingpong2-128x128 graphs-rmsnorm-8192x4096x4096:cooperative-128x256 \
         graphs-gemma-8192x4608x4096:cooperative-128x288 --output "$out"
+      ;;
+    energy) # what each launch costs in joules, and the clock that this leaves
+      stage energy 120 python3 -m bench.energy graphs-rmsnorm-8192x4096x4096 graphs-gemma-8192x4608x4096 \
+        graphs-logsumexp-8192x32000x4096 postnorm-16384x768x3072 --output "$out"
       ;;
     # Tuning takes Inductor minutes: the budget ends the run between two workloads.
     # shellcheck disable=SC2086

@@ -12,7 +12,7 @@ from torch import Tensor
 import comfuse
 from bench import rivals, stock
 from bench.direct import launching, spec_of
-from bench.launch import forced_plan, label
+from bench.launch import forced_plan
 from bench.programs import Inputs, program
 from bench.programs.chains import ChainInputs
 from bench.programs.norms import NormInputs
@@ -22,7 +22,7 @@ from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.emit import KernelSource, emit
 from comfuse.generator.errors import PlanError
-from comfuse.generator.plan import SHAPES, SHAPES_OF_TWO, TileShape
+from comfuse.generator.plan import SHAPES, SHAPES_OF_TWO, TileShape, force
 from comfuse.generator.plan.chain import CHAIN_SHAPES, ChainShape, force_chain
 from comfuse.generator.spec import DType
 from comfuse.library import tuned
@@ -147,14 +147,14 @@ def _own(schedule: str) -> Provider:
     return Provider(name, name, launching(source), only_gemm=True, rounds_once=True, source=source)
 
 
-def _forced(shape: TileShape) -> Provider:
+def _forced(shape: TileShape, stages: int | None = None) -> Provider:
     def source(w: Workload) -> KernelSource:
         spec = spec_of(w)
         if isinstance(spec, ChainSpec):
             raise PlanError("a plan of a single GEMM, and this is a chain")
-        return emit(forced_plan(spec, label(shape), shape.cluster_n))
+        return emit(force(spec, shape, stages=stages))
 
-    name = f"{label(shape)}-c{shape.cluster_n}"
+    name = shape.name if stages is None else f"{shape.name}-s{stages}"
     return Provider(name, name, launching(source), rounds_once=True, source=source)
 
 
@@ -201,13 +201,28 @@ STOCK = tuple(Provider(v.name, v.name, _stock(v), only_gemm=True, rounds_once=Tr
 OWN_PLANS = ("pingpong-128x128", "pingpong2-128x128", "cooperative-128x256")
 OWN = tuple(_own(s) for s in OWN_PLANS)
 # Every plan that the planner might choose, forced: what its choice is held against.
+_SHAPES = {shape.name: shape for shape in (*SHAPES, *SHAPES_OF_TWO)}
 PLANS = (
-    *(_forced(s) for s in dict.fromkeys((*SHAPES, *SHAPES_OF_TWO))),
+    *map(_forced, _SHAPES.values()),
     *(_forced_chain(s) for s in CHAIN_SHAPES),
 )
 PROVIDERS = {p.name: p for p in (*_ALL, *STOCK, *OWN, *PLANS)}
 BASELINES = tuple(p.name for p in _ALL if p.baseline)
 DEFAULT = ("mm", "eager", "inductor", "inductor-max", "comfuse")
+
+
+def by_name(name: str) -> Provider:
+    """The provider of that name; that of a plan may end with its stages, as in ``cooperative-128x256-c2-s3``.
+
+    Raises:
+        ValueError: there is none.
+    """
+    shape, _, stages = name.rpartition("-s")
+    if shape in _SHAPES and stages.isdecimal():
+        return _forced(_SHAPES[shape], int(stages))
+    if name not in PROVIDERS:
+        raise ValueError(f"no provider {name!r}; there are {', '.join(PROVIDERS)}")
+    return PROVIDERS[name]
 
 
 def select(names: tuple[str, ...]) -> tuple[Provider, ...]:
@@ -219,7 +234,4 @@ def select(names: tuple[str, ...]) -> tuple[Provider, ...]:
         ValueError: there is no provider of that name.
     """
     names = tuple(m for n in names for m in ([p.name for p in PLANS] if n == "plans" else [n]))
-    unknown = [n for n in names if n not in PROVIDERS]
-    if unknown:
-        raise ValueError(f"no provider {unknown[0]!r}; there are {', '.join(PROVIDERS)}")
-    return tuple(PROVIDERS[n] for n in dict.fromkeys(("mm", *names)))
+    return tuple(by_name(n) for n in dict.fromkeys(("mm", *names)))
