@@ -187,7 +187,11 @@ class _Sections:
         writer.enter(phase.content)
         columns = [self._once_a_row("Column", n, i, phase.stores) for n, i in enumerate(phase.columns)]
         groups = [self._once_a_row("Group", n, i, phase.stores) for n, i in enumerate(phase.groups)]
-        lets = self._named(phase.lets)
+        named = [i for i in phase.lets if not writer.is_in_vectors(i)]
+        for i in named:
+            if self.spec.nodes[i].op in ELEMENTWISE:
+                writer.alias(i, self.spec.nodes[i].name)
+        lets = [writer.text(i) for i in named]
         effects = self._effects(phase)
         if phase.meanwhile is not None:
             effects.append(self._meanwhile(phase.swept, phase.meanwhile))
@@ -203,14 +207,6 @@ class _Sections:
         lists = [self._list(name, f"{name}{suffix}", items, "Phase") for name, items in parts.items()]
         writer.lines += layout.declaration(alias, "cf::Phase", lists)
         return Section(title, alias, writer.lines)
-
-    def _named(self, lets: tuple[int, ...]) -> list[str]:
-        """Under names of their own, but for operands, which have them."""
-        found = [i for i in lets if not self.writer.is_in_vectors(i)]
-        for i in found:
-            if self.spec.nodes[i].op in ELEMENTWISE:
-                self.writer.alias(i, self.spec.nodes[i].name)
-        return [self.writer.text(i) for i in found]
 
     def _row_tail(self, tail: RowTail) -> Section:
         self.writer.enter(None)
@@ -261,9 +257,8 @@ class _Sections:
         writer, lines = self.writer, self.writer.lines
         writer.enter(content)
         name = writer.alias(meanwhile.keep, self.spec.nodes[meanwhile.keep].name)
-        lets = ", ".join(self._named(meanwhile.lets))
         writer.lines = lines + writer.lines
-        return f"cf::Meanwhile<{name}, cf::Lets<{lets}>>" if lets else f"cf::Meanwhile<{name}>"
+        return f"cf::Meanwhile<cf::Keep<{name}>>"
 
     def _reduction(self, r: int) -> str:
         node, over = self.spec.nodes[r], axis(self.spec, r)

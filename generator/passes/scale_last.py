@@ -1,16 +1,16 @@
 """Multiplies by the root mean square of a row last, so that all else is done when it arrives.
 
-    (x * c) * w   ->   (x * w) * c        x varies over the tile, w by column; c comes from a sum of x's squares
-    x * (c * w)   ->   (x * w) * c
+    (x * c) * w   ->   (x * w) * c        x varies over the tile, w by column,
+    x * (c * w)   ->   (x * w) * c        c by row: it comes from a sum of x's squares
 
 ``x * w`` does not wait for ``c``.  So it can be had while a tile waits for the other tiles of its row, of
 whose squares it needs the sum (:mod:`comfuse.generator.phases.split`).  What the plan runs, not what a
 program is: where no tile waits, nothing is gained by it.
 
 The float64 meaning stays.  In float32 two products are rounded, as before, each by half an ulp at most.  Nor
-does ``x * w`` leave the range of float32 where ``(x * c) * w`` would not, unless a weight does by itself: with
-an ``x`` of 2^64 the sum of squares is infinite, which spoils the row either way, and below that only a ``w``
-of 2^64 overflows.  An ``x * w`` that is subnormal comes from an ``x`` whose square was 0 beside any epsilon.
+does ``x * w`` leave the range of float32 where ``(x * c) * w`` does not, unless weights are extreme: from an
+``x`` of 2^64 on the sum of squares is infinite, which spoils the row either way, and below that it takes a
+``w`` of 2^64.  Where ``x * w`` is subnormal, ``x`` is so small that its square was lost beside any epsilon.
 Other values a row promise nothing of ``x``, and stay where they are.
 """
 

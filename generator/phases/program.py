@@ -15,7 +15,6 @@ class Meanwhile:
     """
 
     keep: int  # node that the accumulators hold from here on
-    lets: tuple[int, ...]  # as of a phase
     cost: float  # issue slots an element; hidden as far as the wait is long enough
 
 

@@ -89,7 +89,7 @@ class Splitter:
     # --- which value to keep at each boundary ---
 
     def contents(self) -> list[tuple[int, int]]:
-        """What the accumulators hold behind each phase's sweep, and behind its wait; the last phase's left out.
+        """What the accumulators hold behind each phase's sweep, and behind its wait; not of the last phase.
 
         A dynamic program over the boundaries.
         """
@@ -134,7 +134,7 @@ class Splitter:
         return self.fills_waits and "row" in axes and not (columns and self.when.columns_wait)
 
     def fill_cost(self, content: int, held: int) -> float | None:
-        """Issue slots an element that no wait hides of computing ``held`` in one; None if it cannot be had."""
+        """Issue slots an element of computing ``held`` in a wait, beyond what it hides; None if impossible."""
         slots = self._slots_of_wait(content, held)
         return None if slots is None else KEEP_COST + max(0.0, slots - HIDDEN)
 
@@ -222,10 +222,9 @@ class Splitter:
         )
 
     def _meanwhile(self, content: int, held: int) -> Meanwhile:
-        evaluated, cost = values_of_wait(self.spec, content, held), self._slots_of_wait(content, held)
-        assert evaluated is not None
+        cost = self._slots_of_wait(content, held)
         assert cost is not None
-        return Meanwhile(held, self._lets(evaluated, (held,)), cost)
+        return Meanwhile(held, cost)
 
     def _tiles(self, evaluated: list[int], targets: tuple[int, ...]) -> tuple[int, ...]:
         # What a reduction that is read has reduced was read in another phase.

@@ -93,6 +93,12 @@ struct HandRow {};
 template <class Vector, class Expr>
 struct HandFold {};
 
+// The last effect of a phase, and of effects itself: those that come while the tiles of a row wait for each
+// other's reductions.  A `Keep`, which may be the phase's second.  They read no tile operand, no value a row
+// and no result of a reduction.
+template <class... Effect>
+struct Meanwhile {};
+
 // ---- structure
 template <class... T>
 struct List {
@@ -112,12 +118,6 @@ template <class... T>
 using Operands = List<T...>;  // all tensor operands, in the order of the ABI
 template <class... T>
 using Vectors = List<T...>;
-
-// An effect, the last of its phase: while the tiles of a row wait for each other's reductions, overwrite
-// Product<0> for later phases, once more where the phase has a `Keep`.  Reads no tile operand, no value a row
-// and no result of a reduction.
-template <class Expr, class LetsT = List<>>
-struct Meanwhile {};
 
 template <class TilesT, class ColumnsT, class LetsT, class EffectsT, class GroupsT = List<>>
 struct Phase {

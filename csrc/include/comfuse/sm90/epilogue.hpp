@@ -178,10 +178,10 @@ class Epilogue {
   // While words are under way.
   template <class E>
   CF_DEVICE void fill_wait(typename Kernel::Accumulator&, Item const&, Tile const&, E) {}
-  template <class X, class LetsT>
+  template <class... E>
   CF_DEVICE void fill_wait(typename Kernel::Accumulator& accumulator, Item const& item, Tile const& tile,
-                           Meanwhile<X, LetsT>) {
-    using P = Phase<List<>, List<>, LetsT, List<Keep<X>>>;
+                           Meanwhile<E...>) {
+    using P = Phase<List<>, List<>, List<>, List<E...>>;
     Reducers<typename P::Effects, kRows> none;
     sweep(accumulator, RowSource<Kernel, P>{params_, item, stats_, shared_.vectors, owned_row_, {}}, nullptr,
           tile, none);
@@ -211,7 +211,7 @@ class Epilogue {
   CF_DEVICE void perform_all(Env const& env, float* acc, R& reducers, List<E...>) {
     (perform(env, acc, reducers.of(E{}), E{}), ...);
   }
-  template <class Env, class R, class E>  // ColumnStore, GroupStore, Meanwhile: not a fragment's, or later
+  template <class Env, class R, class E>  // ColumnStore, GroupStore: not a fragment's; Meanwhile
   CF_DEVICE void perform(Env const&, float*, R&, E) {}
   template <class Env, class R, class X>
   CF_DEVICE void perform(Env const& env, float* acc, R&, Keep<X>) {
