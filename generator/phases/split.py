@@ -134,7 +134,10 @@ class Splitter:
         return self.fills_waits and "row" in axes and not (columns and self.when.columns_wait)
 
     def fill_cost(self, content: int, held: int) -> float | None:
-        """Issue slots an element of computing ``held`` in a wait, beyond what it hides; None if impossible."""
+        """Issue slots an element of having ``held`` behind a wait, those left out that it hides.
+
+        None if it cannot be had.
+        """
         slots = self._slots_of_wait(content, held)
         return None if slots is None else KEEP_COST + max(0.0, slots - HIDDEN)
 
