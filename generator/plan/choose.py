@@ -48,17 +48,20 @@ def force(
     gpu: str | Gpu = "h200",
     m: int | None = None,
     stages: int | None = None,
+    *,
+    fills_waits: bool = True,
 ) -> KernelPlan:
     """The plan of one tile shape, for tuning and for the bench.
 
     Args:
         stages: one of those of :func:`pipelines`; what :func:`candidates` has if this is None.
+        fills_waits: as of :func:`candidates`.
 
     Raises:
         SpecError: the spec is malformed.
         PlanError: this shape, or this number of stages, cannot run it.
     """
-    for candidate in candidates(spec, gpu, m):
+    for candidate in candidates(spec, gpu, m, fills_waits):
         if candidate.shape == shape:
             if isinstance(candidate, Refusal):
                 raise PlanError(f"{shape.label}: {candidate.reason}")
@@ -93,9 +96,13 @@ def _of_stages(plans: tuple[KernelPlan, ...], stages: int) -> KernelPlan:
 
 @lru_cache(maxsize=256)
 def candidates(
-    spec: FusedSpec, gpu: str | Gpu = "h200", m: int | None = None
+    spec: FusedSpec, gpu: str | Gpu = "h200", m: int | None = None, fills_waits: bool = True
 ) -> tuple[KernelPlan | Refusal, ...]:
     """Every tile shape of :func:`shapes`, as a plan or with the reason against it, in that order.
+
+    Args:
+        fills_waits: tiles that wait for each other may compute something meanwhile.  What is gained by it is
+            the difference to plans without.
 
     Raises:
         SpecError: the spec is malformed.
@@ -108,7 +115,7 @@ def candidates(
     for check in constraints.SPEC_CONSTRAINTS:
         if (reason := check(spec)) is not None:
             raise PlanError(reason)
-    programs = _programs(spec)
+    programs = _programs(spec) if fills_waits else (split(approximate(spec)),)
     return tuple(_consider(spec, programs, shape, target, m) for shape in shapes(spec))
 
 
