@@ -23,9 +23,9 @@ from comfuse.generator.phases.program import Meanwhile, Phase, PhaseProgram, Row
 from comfuse.generator.phases.reads import per_row, values_of_tiles, values_of_wait
 from comfuse.generator.spec import FusedSpec, Space
 
-# What leads to a value in the accumulators: issue slots that nothing hides, waits that are filled, and nodes,
-# for each phase what its sweep leaves and what the wait behind it does.
-_Path = tuple[float, int, tuple[int, ...]]
+# What leads to a value in the accumulators: issue slots that nothing hides, those in waits, and nodes, for
+# each phase what its sweep leaves and what the wait behind it does.
+_Path = tuple[float, float, tuple[int, ...]]
 
 
 @lru_cache(maxsize=256)
@@ -93,38 +93,38 @@ class Splitter:
 
         A dynamic program over the boundaries.
         """
-        best: dict[int, _Path] = {self.gemm: (0.0, 0, ())}
+        best: dict[int, _Path] = {self.gemm: (0.0, 0.0, ())}
         for phase in range(self.count - 1):
             swept: dict[int, _Path] = {}
-            for content, (cost, filled, path) in best.items():
+            for content, (cost, meanwhile, path) in best.items():
                 for kept in self._candidates(phase, content):
                     step = self.step_cost(phase, content, kept)
                     if step is not None:
-                        _improve(swept, kept, (cost + step, filled, (*path, kept)))
+                        _improve(swept, kept, (cost + step, meanwhile, (*path, kept)))
             best = self._behind_wait(phase, swept)
         last = self.count - 1
         finished = [
-            (cost + step, filled, path)
-            for content, (cost, filled, path) in best.items()
+            (cost + step, meanwhile, path)
+            for content, (cost, meanwhile, path) in best.items()
             if (step := self.step_cost(last, content, content)) is not None
         ]
         if not finished:
             raise PlanError(
                 "no value can be kept from which the rest follows", self.spec.nodes[self.gemm].name
             )
-        # On equal cost the plan that fills fewer waits, then that which keeps the earlier nodes, so that the
+        # On equal cost the plan that does less in waits, then that which keeps the earlier nodes, so that the
         # answer is unique.
         path = min(finished)[2]
         return list(zip(path[::2], path[1::2], strict=True))
 
     def _behind_wait(self, phase: int, swept: dict[int, _Path]) -> dict[int, _Path]:
         after: dict[int, _Path] = {}
-        for kept, (cost, filled, path) in swept.items():
-            _improve(after, kept, (cost, filled, (*path, kept)))
+        for kept, (cost, meanwhile, path) in swept.items():
+            _improve(after, kept, (cost, meanwhile, (*path, kept)))
             for held in self._candidates(phase, kept)[1:] if self.can_fill(phase) else ():
-                step = self.fill_cost(kept, held)
-                if step is not None:
-                    _improve(after, held, (cost + step, filled + 1, (*path, held)))
+                slots = self.slots_of_wait(kept, held)
+                if slots is not None:
+                    _improve(after, held, (cost + fill_cost(slots), meanwhile + slots, (*path, held)))
         return after
 
     def can_fill(self, phase: int) -> bool:
@@ -133,15 +133,8 @@ class Splitter:
         columns = any(axis(self.spec, r) == "col" for r in self.reductions_of(phase))
         return self.fills_waits and "row" in axes and not (columns and self.when.columns_wait)
 
-    def fill_cost(self, content: int, held: int) -> float | None:
-        """Issue slots an element of having ``held`` behind a wait, those left out that it hides.
-
-        None if it cannot be had.
-        """
-        slots = self._slots_of_wait(content, held)
-        return None if slots is None else KEEP_COST + max(0.0, slots - HIDDEN)
-
-    def _slots_of_wait(self, content: int, held: int) -> float | None:
+    def slots_of_wait(self, content: int, held: int) -> float | None:
+        """Issue slots an element of computing ``held`` in a wait; None if it cannot be had there."""
         evaluated = values_of_wait(self.spec, content, held)
         return None if evaluated is None else price(self.spec, evaluated)
 
@@ -225,7 +218,7 @@ class Splitter:
         )
 
     def _meanwhile(self, content: int, held: int) -> Meanwhile:
-        cost = self._slots_of_wait(content, held)
+        cost = self.slots_of_wait(content, held)
         assert cost is not None
         return Meanwhile(held, cost)
 
@@ -262,6 +255,11 @@ class Splitter:
         if self.spec.nodes[i].op in ELEMENTWISE:
             return self.spaces[i] in (Space.TILE, Space.ROW)
         return self.spaces[i] is Space.TILE  # an operand's tile
+
+
+def fill_cost(slots: float) -> float:
+    """Of so many issue slots an element in a wait, those that it does not hide, with one more value kept."""
+    return KEEP_COST + max(0.0, slots - HIDDEN)
 
 
 def _improve(paths: dict[int, _Path], node: int, path: _Path) -> None:

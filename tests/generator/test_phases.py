@@ -20,7 +20,7 @@ from comfuse.generator.phases import PhaseProgram, axis, moves_rows, split
 from comfuse.generator.phases.levels import levels
 from comfuse.generator.phases.price import HIDDEN
 from comfuse.generator.phases.reads import values_of_tiles, values_of_wait
-from comfuse.generator.phases.split import Splitter
+from comfuse.generator.phases.split import Splitter, fill_cost
 from comfuse.generator.spec import DType, FusedSpec, Operand, Output, Space
 
 from .strategies import arguments, flat, specs
@@ -140,8 +140,9 @@ def test_no_cheaper_choice_of_kept_values_exists(spec: FusedSpec, fills_waits: b
         found = best(phase + 1, kept)
         if splitter.can_fill(phase):
             for held in holdable(phase, kept)[1:]:
-                cost = splitter.fill_cost(kept, held)
-                found = min(found, math.inf if cost is None else cost + best(phase + 1, held))
+                slots = splitter.slots_of_wait(kept, held)
+                if slots is not None:
+                    found = min(found, fill_cost(slots) + best(phase + 1, held))
         return found
 
     def best(phase: int, content: int) -> float:
@@ -445,6 +446,17 @@ def test_where_nothing_can_be_done_before_the_statistic_nothing_is(spec: FusedSp
     p = filled(spec)
     assert not any(meanwhile(p))
     assert p == program(spec)
+
+
+def test_no_more_is_left_to_a_wait_than_need_be() -> None:
+    """The sweep keeps the product that it reduces, not the gate that it is made from."""
+    b = SpecBuilder(64, 64, BF16, products=2)
+    gate = b.op("silu", b.gemm(0), name="gate")
+    h = b.op("mul", gate, b.gemm(1), name="h")
+    rrms = b.op("rsqrt", b.op("row_sumsq", h))
+    b.output("y", b.op("mul", b.op("mul", h, rrms), b.load("w", Space.ROW, BF16)), BF16)
+    p = filled(b.spec())
+    assert (kept(p), meanwhile(p)) == (["h", None], ["h_weighted", None])
 
 
 def test_an_activation_is_computed_as_far_as_a_wait_hides_it() -> None:
