@@ -22,7 +22,7 @@ from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.emit import KernelSource, emit
 from comfuse.generator.errors import PlanError
-from comfuse.generator.plan import SHAPES, SHAPES_OF_TWO, TileShape, force, plan
+from comfuse.generator.plan import SHAPES, SHAPES_OF_TWO, TileShape, force
 from comfuse.generator.plan.chain import CHAIN_SHAPES, ChainShape, force_chain
 from comfuse.generator.spec import DType
 from comfuse.library import tuned
@@ -158,18 +158,6 @@ def _forced(shape: TileShape, stages: int | None = None) -> Provider:
     return Provider(name, name, launching(source), rounds_once=True, source=source)
 
 
-def _idle(w: Workload) -> KernelSource:
-    """What ComFuse would take if no tile did anything while it waits."""
-    spec = spec_of(w)
-    if isinstance(spec, ChainSpec):
-        raise PlanError("tiles of a chain do not wait for each other")
-    chosen = plan(spec, m=m_class(w.m))
-    idle = force(spec, chosen.shape, m=m_class(w.m), fills_waits=False)
-    if idle == chosen:
-        raise PlanError("there is nothing that its tiles do while they wait")
-    return emit(idle)
-
-
 def _forced_chain(shape: ChainShape) -> Provider:
     def source(w: Workload) -> KernelSource:
         spec = spec_of(w)
@@ -206,7 +194,6 @@ _ALL = (
     ),
     Provider("cublaslt", "cuBLASLt epilogue", rivals.cublaslt, rival=True),
     Provider("quack", "QuACK", rivals.quack, rival=True),
-    Provider("comfuse-idle", "ComFuse, waits idle", launching(_idle), rounds_once=True, source=_idle),
     Provider("comfuse", "ComFuse", _comfuse, rounds_once=True, source=_planned),
 )
 # Plain GEMMs of two kernel layers: see bench.plain_gemm.

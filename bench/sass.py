@@ -149,8 +149,7 @@ def main() -> int:
         for source in sources_of([PROVIDERS["comfuse"]], [w]):
             slots = profile(source, options.keep)
             print(f"{w.name}  {source.name}")
-            planned = source.plan.program.slots
-            print(f"  {sum(slots.values()):.1f} slots an element; {planned:.1f} planned for")
+            print(f"  {sum(slots.values()):.1f} slots an element; {source.plan.program.cost:.1f} planned for")
             print("  " + "  ".join(f"{name} {n:.2f}" for name, n in slots.items()), flush=True)
     return 0
 

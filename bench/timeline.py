@@ -11,7 +11,7 @@ import argparse
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -24,27 +24,18 @@ from bench.environment import ROOT, header
 
 CTAS, TEAMS, TILES, STEPS = 132, 2, 48, 24  # as in timeline.hpp
 BEFORE = ("turn", "multiply", "drain", "slots")  # what ends at the second step, the third and so on
-OF_PHASE = ("sweep", "publish", "meanwhile", "wait")
+OF_PHASE = ("sweep", "publish", "wait")
 RUNS = 4  # the last one is read
 
 Clocks = list[list[list[list[int]]]]  # [CTA][team][tile][step], 32 bits; 0: not reached
 
 
-Phases = Sequence[bool]  # of a program: whether each has something to do while it waits
-
-
-def steps(phases: Phases) -> tuple[str, ...]:
+def steps(phases: int) -> tuple[str, ...]:
     """What passes between two steps that follow each other."""
-    of_phases = (
-        f"{part} {phase}"
-        for phase, fills in enumerate(phases)
-        for part in OF_PHASE
-        if fills or part != "meanwhile"
-    )
-    return (*BEFORE, *of_phases)
+    return (*BEFORE, *(f"{part} {phase}" for phase in range(phases) for part in OF_PHASE))
 
 
-def durations(tiles: Iterable[list[int]], phases: Phases) -> dict[str, list[int]]:
+def durations(tiles: Iterable[list[int]], phases: int) -> dict[str, list[int]]:
     """Clocks of every step of these tiles."""
     names = steps(phases)
     found: dict[str, list[int]] = {name: [] for name in names}
@@ -54,7 +45,7 @@ def durations(tiles: Iterable[list[int]], phases: Phases) -> dict[str, list[int]
     return found
 
 
-def summary(clocks: Clocks, phases: Phases) -> dict[str, dict[str, int]]:
+def summary(clocks: Clocks, phases: int) -> dict[str, dict[str, int]]:
     """Medians of each step over the teams' first tiles, the others, and the last ones; and the whole.
 
     ``whole`` is from a team's first step to its last.  Teams with fewer than two tiles do not count.
@@ -107,7 +98,7 @@ def measure(name: str, schedule: str, cluster_n: int | None) -> dict[str, Any]:
         "record": "timeline",
         "workload": name,
         "plan": source.plan.shape.name,
-        "steps": summary(clocks, [phase.meanwhile is not None for phase in source.plan.program.phases]),
+        "steps": summary(clocks, len(source.plan.program.phases)),
     }
 
 

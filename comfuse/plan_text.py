@@ -108,9 +108,6 @@ def _phase(spec: FusedSpec, phase: Phase, stores: str = "stores") -> list[str]:
         said.append(f"reduces {spec.nodes[spec.nodes[r].inputs[0]].name} by {spec.nodes[r].op}")
     if phase.stores:
         said.append(f"{stores} {_outputs(spec, phase.stores)}")
-    if phase.meanwhile is not None:
-        held, slots = spec.nodes[phase.meanwhile.keep].name, f"{phase.meanwhile.cost:.0f} issue slots"
-        said.append(f"while it waits for the other tiles, {slots} an element: the accumulators get {held}")
     return said
 
 

@@ -25,8 +25,6 @@ Matrix = Sequence[Vector]
 Value = float | Vector | Matrix
 _Fields = dict[str, Value]  # of a reduction with several
 
-_DURING_WAITS = (Space.ROW, Space.SCALAR)  # operands that a tile can read
-
 
 def interpret(spec: FusedSpec, gemm: Matrix | Sequence[Matrix], operands: Sequence[Value]) -> list[Value]:
     """The outputs of a program.
@@ -73,12 +71,6 @@ def interpret_phases(
         outputs.update({o: step.value(spec.outputs[o].node) for o in phase.stores})
         if phase.keep is not None:
             kept = step.value(phase.keep)
-        if phase.meanwhile is not None:
-            step = _Step(spec, products, operands, {phase.swept: kept})
-            step.operands_at_hand = {o for o, x in enumerate(spec.operands) if x.space in _DURING_WAITS}
-            if phase.swept != first:
-                step.lost.add(first)
-            kept = step.value(phase.meanwhile.keep)
         # A group lies within a tile; the result of a row or column is that of all its tiles, if they waited.
         axes = {"group"} | ({"row"} if phase.waits else set()) | ({"col"} if phase.columns_wait else set())
         readable.update({r: finished[r] for r in phase.reductions if _axis(spec.nodes[r]) in axes})

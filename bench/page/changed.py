@@ -50,20 +50,6 @@ CHANGED: tuple[Changed, ...] = (
     ),
 )
 
-#: Files of kernels whose tiles did nothing while they waited for each other.  Predictions beside them are of
-#: such kernels.
-IDLE_WAITS = frozenset(
-    (
-        "12-forced-plans-5d378af",
-        "graphs-20261129-225054-19c2260",
-        "graphs-20261129-225231-19c2260",
-        "graphs-20261130-210949-6dd9b76",
-        "graphs-20261130-235321-23a5cd4",
-        "narrow-20261130-234906-23a5cd4",
-        "rmsnorm-20261130-215351-4511c29",
-    )
-)
-
 
 def reason(file: str, workload: str) -> str | None:
     """Why a file's times of a workload are not of today's kernel; None where they are."""

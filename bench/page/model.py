@@ -90,7 +90,7 @@ def points(files: Iterable[ResultsFile]) -> list[Point]:
 
     Predictions are this checkout's, for the tile shape that ran.  Of "comfuse" the row says which; where
     older rows do not, :data:`PLANS` beside the file does; where neither does, it is what would be chosen now.
-    Left out, or predicted as what ran, is what :mod:`bench.page.changed` names.
+    Left out is what :mod:`bench.page.changed` names.
     """
     found = []
     for file in files:
@@ -113,7 +113,7 @@ def _of_workloads(file: ResultsFile, gpu: str) -> Iterator[Point]:
             key = (row.workload, row.provider, row.plan or ran.get(row.workload))
             grouped.setdefault(key, []).append((line, row.us))
     for (workload, provider, name), times in grouped.items():
-        kernel = _plan(workload, provider, gpu, name, file.path.stem not in changed.IDLE_WAITS)
+        kernel = _plan(workload, provider, gpu, name)
         if kernel is not None:
             m, us = workloads.by_name(workload).m, median(us for _, us in times)
             lines = tuple(line for line, _ in times)
@@ -162,13 +162,10 @@ def _spec(workload: str) -> FusedSpec | ChainSpec:
 
 
 @cache
-def _plan(
-    workload: str, provider: str, gpu: str, ran: str | None, fills_waits: bool
-) -> KernelPlan | ChainPlan | None:
+def _plan(workload: str, provider: str, gpu: str, ran: str | None) -> KernelPlan | ChainPlan | None:
     """The plan behind a provider's time, predicted for the workload's own M; None: no kernel of ours.
 
-    ``ran``: the name of the shape that ran as "comfuse", where that is known.  ``fills_waits``: whether the
-    kernels of that commit could do something while their tiles waited.
+    ``ran``: the name of the shape that ran as "comfuse", where that is known.
     """
     w = workloads.by_name(workload)
     try:
@@ -182,7 +179,7 @@ def _plan(
             shape = plan_chain(spec, gpu, m_class(w.m)).shape if name is None else _CHAIN_SHAPES[name]
             return force_chain(spec, shape, gpu, w.m)
         chosen = plan(spec, gpu, m_class(w.m)).shape if name is None else _SHAPES[name]
-        return force(spec, chosen, gpu, w.m, fills_waits=fills_waits)
+        return force(spec, chosen, gpu, w.m)
     except (PlanError, KeyError):  # refused by this checkout's planner, or none of its shapes
         return None
 

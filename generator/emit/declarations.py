@@ -11,7 +11,7 @@ from comfuse.generator.emit import layout
 from comfuse.generator.emit.expressions import Writer
 from comfuse.generator.emit.names import Namer
 from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS
-from comfuse.generator.phases import Meanwhile, Phase, PhaseProgram, RowTail, axis, moves_rows
+from comfuse.generator.phases import Phase, PhaseProgram, RowTail, axis, moves_rows
 from comfuse.generator.plan.chain import vectors
 from comfuse.generator.spec import DType, FusedSpec, Operand, Space
 
@@ -187,19 +187,16 @@ class _Sections:
         writer.enter(phase.content)
         columns = [self._once_a_row("Column", n, i, phase.stores) for n, i in enumerate(phase.columns)]
         groups = [self._once_a_row("Group", n, i, phase.stores) for n, i in enumerate(phase.groups)]
-        named = [i for i in phase.lets if not writer.is_in_vectors(i)]
-        for i in named:
+        lets = [i for i in phase.lets if not writer.is_in_vectors(i)]
+        for i in lets:
             if self.spec.nodes[i].op in ELEMENTWISE:
                 writer.alias(i, self.spec.nodes[i].name)
-        lets = [writer.text(i) for i in named]
         effects = self._effects(phase)
-        if phase.meanwhile is not None:
-            effects.append(self._meanwhile(phase.swept, phase.meanwhile))
         tiles = [o for o in phase.tiles if moves_rows(self.spec, self.spec.operands[o])]
         parts = {
             "Tiles": [writer.operand_names[o] for o in tiles],
             "Columns": columns,
-            "Lets": lets,
+            "Lets": [writer.text(i) for i in lets],
             "Effects": effects,
         }
         if groups:
@@ -251,14 +248,6 @@ class _Sections:
         effects += [self._reduction(r) for r in phase.reductions]
         effects += [self._store(o) for o in phase.stores]
         return effects
-
-    def _meanwhile(self, content: int, meanwhile: Meanwhile) -> str:
-        """To be called behind the other effects, which read what the accumulators held before."""
-        writer, lines = self.writer, self.writer.lines
-        writer.enter(content)
-        name = writer.alias(meanwhile.keep, self.spec.nodes[meanwhile.keep].name)
-        writer.lines = lines + writer.lines
-        return f"cf::Meanwhile<cf::Keep<{name}>>"
 
     def _reduction(self, r: int) -> str:
         node, over = self.spec.nodes[r], axis(self.spec, r)

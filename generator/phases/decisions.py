@@ -6,7 +6,7 @@ from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.phases.access import RUN, moves_rows
 from comfuse.generator.phases.levels import Levels, axis
-from comfuse.generator.phases.program import Meanwhile, Phase
+from comfuse.generator.phases.program import Phase
 from comfuse.generator.phases.reads import values_of_tiles
 from comfuse.generator.spec import FusedSpec, Space
 
@@ -44,22 +44,9 @@ def _kept(spec: FusedSpec, phases: list[Phase]) -> list[str]:
             evaluated_before.setdefault(i, number)
         if phase.keep is not None:
             said.append(f"{nodes[phase.keep].name} is kept in the accumulators from phase {number} on")
-        elif phase.meanwhile is None and number + 1 < len(phases) and number == 0:
+        elif number + 1 < len(phases) and number == 0:
             said.append(f"{nodes[phase.content].name} stays in the accumulators")
-        if phase.meanwhile is not None:
-            said.append(_meanwhile(spec, phase, phase.meanwhile))
     return said
-
-
-def _meanwhile(spec: FusedSpec, phase: Phase, meanwhile: Meanwhile) -> str:
-    nodes = spec.nodes
-    waited = ", ".join(nodes[r].name for r in phase.reductions if axis(spec, r) == "row")
-    held, swept = nodes[meanwhile.keep], nodes[phase.swept].name
-    read = values_of_tiles(spec, phase.swept, (meanwhile.keep,))
-    vectors = [nodes[i].name for i in read if nodes[i].op == "load" and spaces(spec)[i] is Space.ROW]
-    if held.op == "mul" and phase.swept in held.inputs and vectors:
-        return f"{swept} is multiplied by {', '.join(vectors)} while the tiles wait for {waited}"
-    return f"{held.name} is computed while the tiles wait for {waited}"
 
 
 def _evaluated(spec: FusedSpec, phase: Phase) -> list[int]:

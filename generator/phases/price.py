@@ -8,9 +8,6 @@ from comfuse.generator.phases.access import RUN, moves_rows
 from comfuse.generator.spec import FusedSpec, Space
 
 KEEP_COST = 0.5
-# What a wait hides at least, for the choice of what to compute meanwhile: 700 ns of 320 columns.  How much it
-# is of one tile shape, comfuse.generator.plan.cost knows.
-HIDDEN = 4.0
 _LOAD = {Space.TILE: 8.0, Space.ROW: 1.0, Space.COLUMN: 0.25, Space.SCALAR: 0.0}
 _STORE = 2.0
 # A tile at strides: in runs of eight columns as a rule, element by element where N does not come in such.

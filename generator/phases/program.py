@@ -8,17 +8,6 @@ from comfuse.generator.spec import FusedSpec
 
 
 @dataclass(frozen=True)
-class Meanwhile:
-    """What a tile computes behind a phase while it waits for the other tiles of its row.
-
-    From what the accumulators hold then, row vectors and scalars alone.
-    """
-
-    keep: int  # node that the accumulators hold from here on
-    cost: float  # issue slots an element; hidden as far as the wait is long enough
-
-
-@dataclass(frozen=True)
 class Phase:
     """One sweep over a tile.  Numbers are indices into the spec's nodes, operands or outputs."""
 
@@ -32,13 +21,7 @@ class Phase:
     waits: bool  # whether the tiles of a row block wait for each other's row reductions behind it
     columns_wait: bool  # whether those of a block of columns wait for each other's column reductions
     stores: tuple[int, ...]  # outputs
-    cost: float  # issue slots an element, those of ``meanwhile`` left out
-    meanwhile: Meanwhile | None = None  # where it waits
-
-    @property
-    def swept(self) -> int:
-        """The node that the accumulators hold behind the phase's own sweep."""
-        return self.content if self.keep is None else self.keep
+    cost: float  # issue slots an element
 
 
 @dataclass(frozen=True)
@@ -81,10 +64,5 @@ class PhaseProgram:
 
     @property
     def cost(self) -> float:
-        """Issue slots an element, all phases, but for what is computed while tiles wait."""
+        """Issue slots an element, all phases."""
         return sum(phase.cost for phase in self.phases)
-
-    @property
-    def slots(self) -> float:
-        """Issue slots an element, all there are."""
-        return self.cost + sum(phase.meanwhile.cost for phase in self.phases if phase.meanwhile)

@@ -29,25 +29,6 @@ def values_of_tiles(spec: FusedSpec, content: int, targets: tuple[int, ...]) -> 
     return sorted(found)
 
 
-def values_of_wait(spec: FusedSpec, content: int, target: int) -> list[int] | None:
-    """Nodes evaluated to have the target while a tile waits; None where that cannot be.
-
-    Slots for tile operands are not at hand then, nor are values a row, results of reductions and values with
-    more than one reader.
-    """
-    all_spaces = spaces(spec)
-    found = values_of_tiles(spec, content, (target,))
-    for i in found:
-        node = spec.nodes[i]
-        if node.op in REDUCTIONS or node.op == "gemm" or (node.op == "load" and all_spaces[i] is Space.TILE):
-            return None
-        if any(all_spaces[j] in _ONCE_A_ROW and spec.nodes[j].op != "row_index" for j in node.inputs):
-            return None
-    read = [j for i in found for j in spec.nodes[i].inputs]
-    shared = any(read.count(i) > 1 and spec.nodes[i].op in ELEMENTWISE for i in found)
-    return None if shared else found
-
-
 def _is_second_gemm(spec: FusedSpec, i: int) -> bool:
     return spec.nodes[i].op == "gemm" and spec.nodes[i].product > 0
 

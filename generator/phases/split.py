@@ -4,9 +4,6 @@ A phase is one sweep over the finished tile.  Between phases the accumulator reg
 the (first) GEMM's result, or one that a phase kept in its place; that of a second GEMM stays beside it.
 Everything else that later phases need is recomputed from them, from operands and from statistics.  Which
 value to keep is decided by cost.
-
-Where a phase waits for the other tiles of its row, the time can be filled: what needs neither what is awaited
-nor tile operands takes the place of the value that is kept.
 """
 
 from __future__ import annotations
@@ -18,36 +15,30 @@ from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.phases.decisions import decisions
 from comfuse.generator.phases.levels import Levels, axis, levels
-from comfuse.generator.phases.price import HIDDEN, KEEP_COST, effects_price, price
-from comfuse.generator.phases.program import Meanwhile, Phase, PhaseProgram, RowTail
-from comfuse.generator.phases.reads import per_row, values_of_tiles, values_of_wait
+from comfuse.generator.phases.price import KEEP_COST, effects_price, price
+from comfuse.generator.phases.program import Phase, PhaseProgram, RowTail
+from comfuse.generator.phases.reads import per_row, values_of_tiles
 from comfuse.generator.spec import FusedSpec, Space
-
-# What leads to a value in the accumulators: issue slots that nothing hides, those in waits, and nodes, for
-# each phase what its sweep leaves and what the wait behind it does.
-_Path = tuple[float, float, tuple[int, ...]]
 
 
 @lru_cache(maxsize=256)
-def split(spec: FusedSpec, whole_rows: bool = False, fills_waits: bool = False) -> PhaseProgram:
+def split(spec: FusedSpec, whole_rows: bool = False) -> PhaseProgram:
     """The cheapest phase program of a normalised spec.
 
     ``whole_rows``: a tile holds whole rows, and stores what their reductions give in a phase of its own.
-    ``fills_waits``: something may be computed while tiles wait for each other.
 
     Raises:
         PlanError: naming the node: a tile reads a full reduction, or an output needs a column one too.
     """
-    return Splitter(spec, levels(spec, whole_rows), fills_waits).program()
+    return Splitter(spec, levels(spec, whole_rows)).program()
 
 
 class Splitter:
     """The choice of kept values for one spec; ``program`` is the answer, the rest is for the tests."""
 
-    def __init__(self, spec: FusedSpec, when: Levels, fills_waits: bool = False) -> None:
+    def __init__(self, spec: FusedSpec, when: Levels) -> None:
         self.spec = spec
         self.when = when
-        self.fills_waits = fills_waits
         self.level = when.level
         self.spaces = spaces(spec)
         self.gemm = next(i for i, node in enumerate(spec.nodes) if node.op == "gemm" and node.product == 0)
@@ -88,55 +79,32 @@ class Splitter:
 
     # --- which value to keep at each boundary ---
 
-    def contents(self) -> list[tuple[int, int]]:
-        """What the accumulators hold behind each phase's sweep, and behind its wait; not of the last phase.
-
-        A dynamic program over the boundaries.
-        """
-        best: dict[int, _Path] = {self.gemm: (0.0, 0.0, ())}
+    def contents(self) -> list[int]:
+        """What the accumulators hold at the start of each phase: dynamic program over the boundaries."""
+        best: dict[int, tuple[float, tuple[int, ...]]] = {self.gemm: (0.0, (self.gemm,))}
         for phase in range(self.count - 1):
-            swept: dict[int, _Path] = {}
-            for content, (cost, meanwhile, path) in best.items():
+            after: dict[int, tuple[float, tuple[int, ...]]] = {}
+            for content, (cost, path) in best.items():
                 for kept in self._candidates(phase, content):
                     step = self.step_cost(phase, content, kept)
-                    if step is not None:
-                        _improve(swept, kept, (cost + step, meanwhile, (*path, kept)))
-            best = self._behind_wait(phase, swept)
+                    if step is None:
+                        continue
+                    plan = (cost + step, (*path, kept))
+                    if kept not in after or plan < after[kept]:
+                        after[kept] = plan
+            best = after
         last = self.count - 1
         finished = [
-            (cost + step, meanwhile, path)
-            for content, (cost, meanwhile, path) in best.items()
+            (cost + step, path)
+            for content, (cost, path) in best.items()
             if (step := self.step_cost(last, content, content)) is not None
         ]
         if not finished:
             raise PlanError(
                 "no value can be kept from which the rest follows", self.spec.nodes[self.gemm].name
             )
-        # On equal cost the plan that does less in waits, then that which keeps the earlier nodes, so that the
-        # answer is unique.
-        path = min(finished)[2]
-        return list(zip(path[::2], path[1::2], strict=True))
-
-    def _behind_wait(self, phase: int, swept: dict[int, _Path]) -> dict[int, _Path]:
-        after: dict[int, _Path] = {}
-        for kept, (cost, meanwhile, path) in swept.items():
-            _improve(after, kept, (cost, meanwhile, (*path, kept)))
-            for held in self._candidates(phase, kept)[1:] if self.can_fill(phase) else ():
-                slots = self.slots_of_wait(kept, held)
-                if slots is not None:
-                    _improve(after, held, (cost + fill_cost(slots), meanwhile + slots, (*path, held)))
-        return after
-
-    def can_fill(self, phase: int) -> bool:
-        """Whether the tiles of a row wait behind a phase, and those of a column do not."""
-        axes = {axis(self.spec, r) for r in self.reductions_of(phase) if r in self.when.waited}
-        columns = any(axis(self.spec, r) == "col" for r in self.reductions_of(phase))
-        return self.fills_waits and "row" in axes and not (columns and self.when.columns_wait)
-
-    def slots_of_wait(self, content: int, held: int) -> float | None:
-        """Issue slots an element of computing ``held`` in a wait; None if it cannot be had there."""
-        evaluated = values_of_wait(self.spec, content, held)
-        return None if evaluated is None else price(self.spec, evaluated)
+        # On equal cost the plan that keeps the earlier nodes, so that the answer is unique.
+        return list(min(finished)[1])
 
     def _candidates(self, phase: int, content: int) -> list[int]:
         """What may be held after a phase: what is held already, or any tile value that exists by then."""
@@ -170,12 +138,11 @@ class Splitter:
     # --- the result ---
 
     def program(self) -> PhaseProgram:
+        contents = self.contents()
         phases = []
-        content = self.gemm
-        for phase, (kept, held) in enumerate(self.contents()):
-            phases.append(self._phase(phase, content, kept, held))
-            content = held
-        phases.append(self._phase(self.count - 1, content, content, content))
+        for phase, content in enumerate(contents):
+            following = contents[phase + 1] if phase + 1 < len(contents) else content
+            phases.append(self._phase(phase, content, following if following != content else None))
         when = self.when
         return PhaseProgram(
             self.spec,
@@ -192,12 +159,10 @@ class Splitter:
         targets = tuple(self.spec.outputs[o].node for o in self.when.row_tail)
         return RowTail(per_row(self.spec, Space.COLUMN, [], targets), self.when.row_tail)
 
-    def _phase(self, phase: int, content: int, kept: int, held: int) -> Phase:
-        """``kept``: what the sweep leaves in the accumulators, ``held`` what the wait behind it does."""
-        keep = None if kept == content else kept
+    def _phase(self, phase: int, content: int, keep: int | None) -> Phase:
         targets = self.targets(phase) if keep is None else (keep, *self.targets(phase))
         evaluated = self.evaluated(content, targets)
-        cost = self.step_cost(phase, content, kept)
+        cost = self.step_cost(phase, content, content if keep is None else keep)
         assert evaluated is not None
         assert cost is not None
         groups = per_row(self.spec, Space.GROUP, evaluated, targets)
@@ -213,14 +178,8 @@ class Splitter:
             waits=any(r in self.when.waited for r in reductions),
             columns_wait=self.when.columns_wait and any(axis(self.spec, r) == "col" for r in reductions),
             stores=self.stores_of(phase),
-            cost=cost if held == kept else cost + KEEP_COST,
-            meanwhile=None if held == kept else self._meanwhile(kept, held),
+            cost=cost,
         )
-
-    def _meanwhile(self, content: int, held: int) -> Meanwhile:
-        cost = self.slots_of_wait(content, held)
-        assert cost is not None
-        return Meanwhile(held, cost)
 
     def _tiles(self, evaluated: list[int], targets: tuple[int, ...]) -> tuple[int, ...]:
         # What a reduction that is read has reduced was read in another phase.
@@ -255,13 +214,3 @@ class Splitter:
         if self.spec.nodes[i].op in ELEMENTWISE:
             return self.spaces[i] in (Space.TILE, Space.ROW)
         return self.spaces[i] is Space.TILE  # an operand's tile
-
-
-def fill_cost(slots: float) -> float:
-    """Of so many issue slots an element in a wait, those that it does not hide, with one more value kept."""
-    return KEEP_COST + max(0.0, slots - HIDDEN)
-
-
-def _improve(paths: dict[int, _Path], node: int, path: _Path) -> None:
-    if node not in paths or path < paths[node]:
-        paths[node] = path

@@ -8,7 +8,6 @@ from functools import lru_cache
 from comfuse.generator.errors import PlanError
 from comfuse.generator.passes import normalize
 from comfuse.generator.passes.approximate import approximate, approximated
-from comfuse.generator.passes.scale_last import scale_last
 from comfuse.generator.phases import PhaseProgram, axis, split
 from comfuse.generator.plan import constraints, cost, gpus, memory
 from comfuse.generator.plan.gpus import Gpu
@@ -48,20 +47,17 @@ def force(
     gpu: str | Gpu = "h200",
     m: int | None = None,
     stages: int | None = None,
-    *,
-    fills_waits: bool = True,
 ) -> KernelPlan:
     """The plan of one tile shape, for tuning and for the bench.
 
     Args:
         stages: one of those of :func:`pipelines`; what :func:`candidates` has if this is None.
-        fills_waits: as of :func:`candidates`.
 
     Raises:
         SpecError: the spec is malformed.
         PlanError: this shape, or this number of stages, cannot run it.
     """
-    for candidate in candidates(spec, gpu, m, fills_waits):
+    for candidate in candidates(spec, gpu, m):
         if candidate.shape == shape:
             if isinstance(candidate, Refusal):
                 raise PlanError(f"{shape.label}: {candidate.reason}")
@@ -96,13 +92,9 @@ def _of_stages(plans: tuple[KernelPlan, ...], stages: int) -> KernelPlan:
 
 @lru_cache(maxsize=256)
 def candidates(
-    spec: FusedSpec, gpu: str | Gpu = "h200", m: int | None = None, fills_waits: bool = True
+    spec: FusedSpec, gpu: str | Gpu = "h200", m: int | None = None
 ) -> tuple[KernelPlan | Refusal, ...]:
     """Every tile shape of :func:`shapes`, as a plan or with the reason against it, in that order.
-
-    Args:
-        fills_waits: tiles that wait for each other may compute something meanwhile.  What is gained by it is
-            the difference to plans without.
 
     Raises:
         SpecError: the spec is malformed.
@@ -115,17 +107,8 @@ def candidates(
     for check in constraints.SPEC_CONSTRAINTS:
         if (reason := check(spec)) is not None:
             raise PlanError(reason)
-    programs = _programs(spec) if fills_waits else (split(approximate(spec)),)
-    return tuple(_consider(spec, programs, shape, target, m) for shape in shapes(spec))
-
-
-def _programs(spec: FusedSpec) -> tuple[PhaseProgram, ...]:
-    """In which steps a normalised spec can run: without work in its waits, and with it if there is some."""
-    plain = split(approximate(spec))
-    if not plain.waits:
-        return (plain,)
-    filled = split(scale_last(plain.spec), fills_waits=True)
-    return (plain, filled) if any(phase.meanwhile for phase in filled.phases) else (plain,)
+    program = split(approximate(spec))
+    return tuple(_consider(spec, program, shape, target, m) for shape in shapes(spec))
 
 
 def row_limits(spec: FusedSpec, gpu: str | Gpu = "h200") -> tuple[int, ...]:
@@ -141,15 +124,6 @@ def row_limits(spec: FusedSpec, gpu: str | Gpu = "h200") -> tuple[int, ...]:
 
 
 def _consider(
-    spec: FusedSpec, programs: tuple[PhaseProgram, ...], shape: TileShape, gpu: Gpu, rows: int | None
-) -> KernelPlan | Refusal:
-    """The fastest of the programs that fit; the first of equals."""
-    by_time = sorted(programs, key=lambda p: cost.predict_us(spec, p, shape, gpu, rows or cost.LARGE_M))
-    considered = [_consider_program(spec, program, shape, gpu, rows) for program in by_time]
-    return next((c for c in considered if isinstance(c, KernelPlan)), considered[0])
-
-
-def _consider_program(
     spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gpu, rows: int | None
 ) -> KernelPlan | Refusal:
     stages, slots = memory.stages_and_slots(program, shape, gpu.shared_bytes)

@@ -18,7 +18,6 @@ from comfuse.generator.spec import FusedSpec, Major, Space
 
 LARGE_M = 16384  # the M to plan for if none is given
 
-FIRST_POLL_US = 0.7  # that a tile rests when it has published (csrc/include/comfuse/sm90/exchange.hpp)
 BAND = 16  # row blocks that read B together, where tiles do not wait for their row block
 
 
@@ -114,31 +113,16 @@ def _epilogue_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: 
     slots = program.cost + (0.0 if loads_permuted(spec) else constants.trade_slots * spec.products)
     cycles = constants.refill_cycles if SCHEDULES[shape.schedule].teams == 1 else 0.0
     # Four schedulers of 32 lanes.
-    slot = constants.of("slot_cycles", shape.schedule) * shape.tile_m * shape.tile_n / 128
-    cycles += slot * slots
-    wait, hidden = _wait_cycles(program, shape, gpu)
-    for phase in program.phases:
-        cycles += wait * phase.waits
-        cycles += 0.0 if phase.meanwhile is None else max(0.0, slot * phase.meanwhile.cost - hidden)
+    cycles += constants.of("slot_cycles", shape.schedule) * slots * shape.tile_m * shape.tile_n / 128
     tiles = shape.tiles_n(spec.n)
     if tiles > 1:
+        if in_cluster(program, shape):
+            wait = constants.of("cluster_exchange_cycles", shape.schedule)
+        else:
+            wait = constants.of("exchange_cycles", shape.schedule) + constants.exchange_tile_cycles * tiles
+        cycles += wait * sum(phase.waits for phase in program.phases)
         cycles += constants.tail_cycles * (program.row_tail is not None)
     tails = ("full",) if program.columns_wait else ("col", "full")
     tailed = {axis(program.spec, r) for r in program.reductions}.intersection(tails)
     cycles += constants.tail_cycles * len(tailed)
     return 1e6 * cycles / gpu.clock
-
-
-def _wait_cycles(program: PhaseProgram, shape: TileShape, gpu: Gpu) -> tuple[float, float]:
-    """A wait for the other tiles of the row, and how much of it a tile may have something else to do.
-
-    Within a cluster that is all of it, through L2 the rest before the first poll: the others are no latency.
-    """
-    constants, tiles = gpu.constants, shape.tiles_n(program.spec.n)
-    if tiles == 1:
-        return 0.0, 0.0
-    if in_cluster(program, shape):
-        wait = constants.of("cluster_exchange_cycles", shape.schedule)
-        return wait, wait
-    wait = constants.of("exchange_cycles", shape.schedule) + constants.exchange_tile_cycles * tiles
-    return wait, min(wait, 1e-6 * FIRST_POLL_US * gpu.clock)

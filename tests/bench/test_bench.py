@@ -14,7 +14,6 @@ pytest.importorskip("tabulate", reason="needs the bench extra")
 from bench import plain_gemm, processes, programs, providers, report, verify, workloads
 from bench.report import Row
 from bench.workloads import POSTNORM, RMSNORM, NormWorkload
-from comfuse.errors import PlanError
 
 
 def _small(w: NormWorkload) -> NormWorkload:
@@ -42,22 +41,6 @@ def test_unknown_names_are_refused() -> None:
 def test_mm_is_always_measured() -> None:
     assert [p.name for p in providers.select(("comfuse",))] == ["mm", "comfuse"]
     assert len(providers.select(("plans",))) == 1 + len(providers.PLANS)
-
-
-def test_idle_waits_are_those_of_kernels_that_fill_them() -> None:
-    """Of one tile shape, so that the difference is what is gained."""
-    source = providers.PROVIDERS["comfuse-idle"].source
-    ours = providers.PROVIDERS["comfuse"].source
-    assert source is not None
-    assert ours is not None
-    filling = workloads.by_name("graphs-gemma-8192x4608x4096")
-    assert "cf::Meanwhile<" in ours(filling).text
-    assert "cf::Meanwhile<" not in source(filling).text
-    assert source(filling).plan.shape == ours(filling).plan.shape
-    with pytest.raises(PlanError, match="nothing that its tiles do while they wait"):
-        source(workloads.by_name("postnorm-16384x768x768"))
-    with pytest.raises(PlanError, match="tiles of a chain do not wait"):
-        source(workloads.by_name("b2b-65536x256x1024x256"))
 
 
 def test_floors() -> None:

@@ -30,8 +30,7 @@ from bench.page import (
 from bench.page.files import ResultsFile
 from bench.report import Row, record
 from bench.workloads import POSTNORM
-from comfuse.generator.plan import GPUS, KernelPlan
-from comfuse.generator.plan.chain import ChainPlan
+from comfuse.generator.plan import GPUS
 
 RESULTS = Path(bench.RESULTS)
 HEAD = {
@@ -270,18 +269,6 @@ def test_times_of_kernels_that_have_changed_stay_in_the_tables_but_not_beside_pr
     assert not named & {(p.file.path.stem, p.workload) for p in points}
     (row, *_) = changed.CHANGED[0].workloads
     assert changed.reason("newer", row) is None
-
-
-def test_kernels_whose_waits_were_idle_are_predicted_as_such() -> None:
-    read = {file.path.stem: file for file in files.read(files.committed(RESULTS))}
-    assert set(read) >= changed.IDLE_WAITS
-    for stem, file in read.items():
-        filled = [_fills_waits(p.kernel) for p in model.points([file])]
-        assert stem not in changed.IDLE_WAITS or not any(filled)
-
-
-def _fills_waits(kernel: KernelPlan | ChainPlan) -> bool:
-    return isinstance(kernel, KernelPlan) and any(phase.meanwhile for phase in kernel.program.phases)
 
 
 def _timed_together(kept: Callable[[model.Point], bool]) -> list[list[model.Point]]:

@@ -7,7 +7,7 @@ import re
 from bench import timeline
 from bench.environment import ROOT
 
-NAMES = timeline.steps([False])
+NAMES = timeline.steps(1)
 
 
 def clocks(tiles: list[list[int]]) -> timeline.Clocks:
@@ -38,7 +38,7 @@ def test_first_and_last_tiles_stand_apart() -> None:
     assert NAMES == ("turn", "multiply", "drain", "slots", "sweep 0", "publish 0", "wait 0")
     lengths = (1, 100, 2, 3, 50, 4, 20)
     tiles = [tile(10, *[9] * 7), tile(1000, *lengths), tile(1300, *lengths), tile(1700, *[8] * 7)]
-    found = timeline.summary(clocks(tiles), [False])
+    found = timeline.summary(clocks(tiles), 1)
     assert [found[name]["first"] for name in NAMES] == [9] * 7
     assert [found[name]["between"] for name in NAMES] == list(lengths)
     assert [found[name]["last"] for name in NAMES] == [8] * 7
@@ -46,18 +46,13 @@ def test_first_and_last_tiles_stand_apart() -> None:
     assert "| multiply" in timeline.table({"workload": "w", "plan": "p", "steps": found})
 
 
-def test_what_is_done_while_a_tile_waits_stands_apart() -> None:
-    of_phases = ("sweep 0", "publish 0", "meanwhile 0", "wait 0", "sweep 1", "publish 1", "wait 1")
-    assert timeline.steps([True, False]) == (*timeline.BEFORE, *of_phases)
-
-
 def test_clocks_wrap_round() -> None:
     lengths = (1, 100, 2, 30, 50, 4, 20)
-    found = timeline.durations([tile(2**32 - 120, *lengths)], [False])
+    found = timeline.durations([tile(2**32 - 120, *lengths)], 1)
     assert [found[name] for name in NAMES] == [[length] for length in lengths]
 
 
 def test_one_tile_gives_nothing() -> None:
-    found = timeline.summary(clocks([tile(5, *[9] * 7)]), [False])
+    found = timeline.summary(clocks([tile(5, *[9] * 7)]), 1)
     assert not any(found.values())
     assert "-" in timeline.table({"workload": "w", "plan": "p", "steps": found})

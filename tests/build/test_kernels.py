@@ -64,13 +64,6 @@ PROGRAMS: dict[str, Callable[[], FusedSpec]] = {
 }
 
 
-_WIDEST = TileShape("cooperative", 128, 320, 2)
-WEIGHTED = {
-    "rmsnorm": catalog.rmsnorm(3840, 1024, BF16, residual=BF16, rms_weight=BF16, residual_position="after"),
-    "gemma": catalog.gemma_block(3840, 1024, BF16),
-}
-
-
 def plans() -> list[object]:
     """Of each program and schedule the largest tiles, which hold most registers."""
     chosen: list[object] = []
@@ -86,12 +79,6 @@ def plans() -> list[object]:
     for n, width in ((1024, 256), (1152, 288)):
         spec = catalog.layernorm(n, 1024, BF16, bias=BF16, residual=BF16, ln_weight=BF16, ln_bias=BF16)
         chosen.append(pytest.param(force(spec, TileShape("cooperative", 128, width, 2)), id=f"{n}-{width}"))
-    # Tiles that multiply by weights while they wait, of every schedule, once and twice.
-    for shape in (*map(TileShape, SCHEDULES, (128,) * 3, (128, 128, 256), (2,) * 3), _WIDEST):
-        for name, spec in WEIGHTED.items():
-            plan = force(spec, shape)
-            assert any(phase.meanwhile is not None for phase in plan.program.phases)
-            chosen.append(pytest.param(plan, id=f"{name}-{shape.name}"))
     return chosen
 
 

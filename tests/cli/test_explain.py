@@ -85,18 +85,6 @@ def test_feedback_of_a_column_is_one_kernel_for_as_many_rows_as_run_at_once():
     assert "the first tile of each block of columns stores mean" in said
 
 
-def test_what_tiles_do_while_they_wait_is_said():
-    b = SpecBuilder(4096, 4096, BF16)
-    x, weight = b.gemm(), b.load("weight", Space.ROW, BF16)
-    rrms = b.op("rsqrt", b.op("row_sumsq", x, name="squares"), name="rrms")
-    b.output("y", b.op("mul", b.op("mul", x, rrms), weight), BF16)
-    said = text(b.spec())
-    assert "acc is multiplied by weight while the tiles wait for squares" in said
-    did = "while it waits for the other tiles, 2 issue slots an element: the accumulators get acc_weighted"
-    assert said.index("reduces acc by row_sumsq") + 1 == said.index(did)
-    assert said[said.index(did) + 2] == "accumulators hold acc_weighted"
-
-
 @pytest.mark.parametrize("gpu", ["h200", "h100:114"])
 def test_any_gpu_of_the_planner(gpu):
     b = SpecBuilder(1024, 512, BF16)

@@ -28,7 +28,6 @@ _FUNCTIONS = {
     "st.async.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];": "store_async",
     "fence.proxy.async.shared::cta;": "proxy_fence",
     "mov.u32 %0, %%nctaid.x;": "grid_size",
-    "mov.u32 %0, %%clock;": "read_clock",
     "bar.sync %0, %1;": "bar_sync",
     "bar.sync 1, %0;": "bar_sync_1",
     "bar.arrive %0, %1;": "bar_arrive",

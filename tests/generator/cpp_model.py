@@ -122,9 +122,6 @@ class _Machine:
             ["Tiles", "Columns", "Lets", "Effects", "Groups"],
         )
         columns, groups, effects = parts["Columns"], parts.get("Groups", ()), parts["Effects"]
-        meanwhile = [e for e in effects if e.name == "Meanwhile"]
-        effects = tuple(e for e in effects if e not in meanwhile)
-        assert parts["Effects"] == (*effects, *meanwhile), "what comes meanwhile stands last"
         for values in (columns, groups):
             assert [c.index() for c in values] == list(range(len(values)))
         self._check_effects(effects)
@@ -151,24 +148,6 @@ class _Machine:
             elif e.name == "Pass":
                 self.passed = values[e]
         self._check_uses(parts["Tiles"], columns, groups)
-        for e in meanwhile:
-            assert any(r.name == "RowReduce" for r in effects), "without reductions of rows there is no wait"
-            self._run_meanwhile(e.arguments)
-
-    def _run_meanwhile(self, effects: tuple[Type, ...]) -> None:
-        self._check_effects(effects)
-        self.uses = _Uses()
-        values = {e: [[0.0] * self.n for _ in range(self.rows)] for e in effects}
-        stats, self.stats = self.stats, {}  # under way
-        for e in effects:
-            assert e.name == "Keep"
-            for m, row in enumerate(values[e]):
-                row[:] = [self._element(e.arguments[-1], _Place(m, n)) for n in range(self.n)]
-        self.stats = stats
-        for e in effects:
-            self.products[0], self.kept = values[e], True
-        self._check_uses((), (), ())
-        assert not any(within(e, "StridedTile") for e in effects)
 
     def _row_place(self, m: int, columns: tuple[Type, ...], groups: tuple[Type, ...]) -> _Place:
         place = _Place(m)

@@ -86,9 +86,6 @@ class Program:
         if kind == 0 and self.reductions_left > 1:
             self._motif()
             return
-        if kind == 1 and self.reductions_left and "row" in self.axes:
-            self._weighted_norm()
-            return
         reduce = kind < 4 and self.reductions_left
         drawn = self._reduction() if reduce else self._elementwise(self.draw(st.sampled_from(ops)))
         if drawn is not None:
@@ -120,21 +117,6 @@ class Program:
         space = AXES[axis]
         self.values += [_Drawn(node, space, late) for node in (shift, total, result)]
         self.values.append(_Drawn(shifted, Space.TILE, late))
-
-    def _weighted_norm(self) -> None:
-        """What a tile can weight while it waits for the squares of its row, in any order of the factors."""
-        b, draw = self.b, self.draw
-        x = draw(st.sampled_from([v for v in self.values if v.space is Space.TILE]))
-        weights = [v for v in self.values if v.space is Space.ROW and (self.feedback or not v.late)]
-        w = draw(st.sampled_from(weights)) if weights else _Drawn(b.column_index(), Space.ROW)
-        monoid = draw(st.sampled_from(["sumsq", "max"]))
-        scale = b.op("rsqrt", b.op("add", b.op(f"row_{monoid}", x.node), b.const(0.5)))
-        self.reductions_left -= 1
-        factors = draw(st.permutations([x.node, scale, w.node]))
-        product = b.op("mul", b.op("mul", factors[0], factors[1]), factors[2])
-        if draw(st.booleans()):
-            product = b.op("mul", product, w.node)
-        self.values.append(_Drawn(product, Space.TILE, x.late | w.late))
 
     def _reduction(self) -> _Drawn:
         self.reductions_left -= 1

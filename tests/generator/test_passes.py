@@ -14,7 +14,6 @@ from comfuse.generator.interpret import interpret
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.passes import PASSES, normalize
 from comfuse.generator.passes.infer import spaces
-from comfuse.generator.passes.scale_last import scale_last
 from comfuse.generator.spec import DType, FusedSpec, Space
 
 from .strategies import TAME, agree, arguments, flat, is_stable, specs
@@ -32,7 +31,7 @@ def test_each_pass_keeps_the_meaning(data: st.DataObject) -> None:
     spec = data.draw(specs(TAME, max_nodes=25, feedback=True))
     gemm, operands = data.draw(arguments(spec))
     before = interpret(spec, gemm, operands)
-    for transform in (*PASSES, scale_last):
+    for transform in PASSES:
         transformed = transform(spec)
         if not agree(before, interpret(transformed, gemm, operands)):
             assume(is_stable(spec, gemm, operands))
@@ -55,18 +54,6 @@ def test_normalize_is_idempotent_and_keeps_the_interface(spec: FusedSpec) -> Non
     # A constant or a root may be new, a product for each shift that is folded, and what turns a field of a
     # fused reduction into the old result; nothing else.
     assert len(once.nodes) <= len(spec.nodes) + 2 + products + 3 * reductions
-
-
-@settings(max_examples=300, deadline=None)
-@given(specs(max_nodes=25, feedback=True))
-def test_scaling_last_is_idempotent_and_adds_no_work(spec: FusedSpec) -> None:
-    before = normalize(spec)
-    once = scale_last(before)
-    assert scale_last(once) == once
-    products = [sum(op == "mul" for op in ops(s)) for s in (before, once)]
-    # The same number, unless a product of the program is one that is built.
-    assert products[1] <= products[0]
-    assert dataclasses.replace(once, nodes=before.nodes, outputs=before.outputs) == before
 
 
 def program(build) -> FusedSpec:
@@ -192,71 +179,3 @@ def test_a_difference_with_other_readers_stays() -> None:
         return b.op("add", b.op("exp", centred), b.op("mul", centred, load(b, "r", Space.COLUMN)))
 
     assert [op for op in ops(program(build)) if op in ("sub", "mul")] == ["sub", "mul"]
-
-
-def norm(b: SpecBuilder, x: int, reduction: str = "row_sumsq") -> int:
-    """What a row is scaled by."""
-    return b.op("rsqrt", b.op("add", b.op(reduction, x), b.const(1e-6)))
-
-
-def scaled_last(build) -> list[str]:
-    """What the products of the program read, node by node, once scales come last."""
-    spec = scale_last(program(build))
-    return [
-        " ".join(spec.nodes[i].op for i in node.inputs)
-        for node in spec.nodes
-        if node.op == "mul" and spaces(spec)[spec.nodes.index(node)] is Space.TILE
-    ]
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda b, x: b.op("mul", b.op("mul", x, norm(b, x)), load(b, "w", Space.ROW)),
-        lambda b, x: b.op("mul", load(b, "w", Space.ROW), b.op("mul", norm(b, x), x)),
-        lambda b, x: b.op("mul", x, b.op("mul", norm(b, x), load(b, "w", Space.ROW))),
-        lambda b, x: b.op("mul", b.op("mul", load(b, "w", Space.ROW), norm(b, x)), x),
-    ],
-)
-def test_a_scale_from_squares_comes_last(build) -> None:
-    assert scaled_last(build) == ["gemm load", "mul rsqrt"]
-    spec = scale_last(program(build))
-    assert flat(interpret(spec, [[2.0] * 64], [[3.0] * 64])[0]) == pytest.approx([0.375] * 64)
-
-
-def test_a_scale_passes_all_weights() -> None:
-    def build(b: SpecBuilder, x: int) -> int:
-        y = b.op("mul", x, norm(b, x))
-        for name in "uvw":
-            y = b.op("mul", y, b.op("exp", load(b, name, Space.ROW)))
-        return y
-
-    assert scaled_last(build) == ["gemm exp", "mul exp", "mul exp", "mul rsqrt"]
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        # A scale that says nothing of x's size, one of another value, one of the group, one that is loaded.
-        lambda b, x: b.op("mul", b.op("mul", x, norm(b, x, "row_max")), load(b, "w", Space.ROW)),
-        lambda b, x: b.op("mul", b.op("mul", x, norm(b, b.op("exp", x))), load(b, "w", Space.ROW)),
-        lambda b, x: b.op("mul", b.op("mul", x, norm(b, x, "group_sumsq")), load(b, "w", Space.ROW)),
-        lambda b, x: b.op("mul", b.op("mul", x, load(b, "c", Space.COLUMN)), load(b, "w", Space.ROW)),
-        # Weights of the tile, and of the row.
-        lambda b, x: b.op("mul", b.op("mul", x, norm(b, x)), load(b, "t", Space.TILE)),
-        lambda b, x: b.op("mul", b.op("mul", x, norm(b, x)), load(b, "c", Space.COLUMN)),
-        lambda b, x: b.op("add", b.op("mul", x, norm(b, x)), load(b, "w", Space.ROW)),
-    ],
-)
-def test_other_products_stay(build) -> None:
-    spec = program(build)
-    assert scale_last(spec) == spec
-
-
-def test_a_scaled_value_with_other_readers_stays() -> None:
-    def build(b: SpecBuilder, x: int) -> int:
-        y = b.op("mul", x, norm(b, x))
-        return b.op("add", b.op("exp", y), b.op("mul", y, load(b, "w", Space.ROW)))
-
-    spec = program(build)
-    assert scale_last(spec) == spec

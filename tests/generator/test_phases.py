@@ -15,12 +15,10 @@ from comfuse.generator.interpret import interpret, interpret_phases
 from comfuse.generator.ops import ELEMENTWISE, REDUCTIONS
 from comfuse.generator.passes import normalize
 from comfuse.generator.passes.infer import spaces
-from comfuse.generator.passes.scale_last import scale_last
 from comfuse.generator.phases import PhaseProgram, axis, moves_rows, split
 from comfuse.generator.phases.levels import levels
-from comfuse.generator.phases.price import HIDDEN
-from comfuse.generator.phases.reads import values_of_tiles, values_of_wait
-from comfuse.generator.phases.split import Splitter, fill_cost
+from comfuse.generator.phases.reads import values_of_tiles
+from comfuse.generator.phases.split import Splitter
 from comfuse.generator.spec import DType, FusedSpec, Operand, Output, Space
 
 from .strategies import arguments, flat, specs
@@ -30,17 +28,6 @@ BF16, FP32 = DType.BF16, DType.FP32
 
 def program(spec: FusedSpec) -> PhaseProgram:
     return split(normalize(spec))
-
-
-def filled(spec: FusedSpec) -> PhaseProgram:
-    """With work in its waits."""
-    return split(scale_last(normalize(spec)), fills_waits=True)
-
-
-def meanwhile(p: PhaseProgram) -> list[str | None]:
-    return [
-        None if phase.meanwhile is None else p.spec.nodes[phase.meanwhile.keep].name for phase in p.phases
-    ]
 
 
 def names(p: PhaseProgram, outputs: tuple[int, ...]) -> list[str]:
@@ -58,25 +45,20 @@ def test_phases_compute_what_the_spec_means(data: st.DataObject) -> None:
     assume(refusal_of(spec) is None)
     gemm, operands = data.draw(arguments(spec))
     direct = interpret(spec, gemm, operands)
-    # As they are, so that results are the same to the last bit.
-    for p in (split(spec), split(spec, fills_waits=True)):
-        for x, y in zip(direct, interpret_phases(p, gemm, operands), strict=True):
-            pairs = zip(flat(x), flat(y), strict=True)
-            assert all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in pairs)
+    phased = interpret_phases(split(spec), gemm, operands)
+    for x, y in zip(direct, phased, strict=True):
+        same = [a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(flat(x), flat(y), strict=True)]
+        assert all(same)
 
 
 @settings(max_examples=400, deadline=None)
 @given(specs())
 def test_structure(spec: FusedSpec) -> None:
-    for p in (program(spec), filled(spec)):
-        check_structure(p)
-
-
-def check_structure(p: PhaseProgram) -> None:
+    p = program(spec)
     nodes, all_spaces = p.spec.nodes, spaces(p.spec)
     behind = (*(p.row_tail.stores if p.row_tail else ()), *p.column_stores, *p.full_stores)
     stored = [o for phase in p.phases for o in phase.stores]
-    assert sorted((*stored, *behind)) == list(range(len(p.spec.outputs)))
+    assert sorted((*stored, *behind)) == list(range(len(spec.outputs)))
     assert sorted(p.reductions) == [i for i, node in enumerate(nodes) if node.op in REDUCTIONS]
     content = next(i for i, node in enumerate(nodes) if node.op == "gemm" and node.product == 0)
     readable: set[int] = set()  # by tiles
@@ -84,14 +66,7 @@ def check_structure(p: PhaseProgram) -> None:
         assert phase.reductions or phase.stores or phase is p.phases[0]
         assert phase.content == content
         content = content if phase.keep is None else phase.keep
-        assert phase.swept == content
         assert all_spaces[content] is Space.TILE
-        if phase.meanwhile is not None:
-            assert phase.waits
-            assert values_of_wait(p.spec, content, phase.meanwhile.keep) is not None
-            content = phase.meanwhile.keep
-            assert all_spaces[content] is Space.TILE
-            assert not reductions_behind(p.spec, content) & set(phase.reductions)
         for values, space in ((phase.columns, Space.COLUMN), (phase.groups, Space.GROUP)):
             assert list(values) == sorted(set(values))
             for i in values:
@@ -123,43 +98,28 @@ def reductions_behind(spec: FusedSpec, i: int) -> set[int]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(specs(max_nodes=8), st.booleans())
-def test_no_cheaper_choice_of_kept_values_exists(spec: FusedSpec, fills_waits: bool) -> None:
+@given(specs(max_nodes=8))
+def test_no_cheaper_choice_of_kept_values_exists(spec: FusedSpec) -> None:
     """Against every path of kept values, by brute force."""
-    spec = scale_last(normalize(spec))
-    splitter = Splitter(spec, levels(spec), fills_waits)
+    spec = normalize(spec)
+    splitter = Splitter(spec, levels(spec))
     if splitter.count > 3:
         return
-
-    def holdable(phase: int, content: int) -> list[int]:
-        nodes = enumerate(splitter.spec.nodes)
-        tiles = [i for i, node in nodes if node.op in ELEMENTWISE and splitter.spaces[i] is Space.TILE]
-        return [content, *(i for i in tiles if splitter.level[i] <= phase and i != content)]
-
-    def behind_wait(phase: int, kept: int) -> float:
-        found = best(phase + 1, kept)
-        if splitter.can_fill(phase):
-            for held in holdable(phase, kept)[1:]:
-                slots = splitter.slots_of_wait(kept, held)
-                if slots is not None:
-                    found = min(found, fill_cost(slots) + best(phase + 1, held))
-        return found
 
     def best(phase: int, content: int) -> float:
         if phase == splitter.count - 1:
             cost = splitter.step_cost(phase, content, content)
             return math.inf if cost is None else cost
         found = math.inf
-        for kept in holdable(phase, content):
-            cost = splitter.step_cost(phase, content, kept)
-            if cost is not None:
-                found = min(found, cost + behind_wait(phase, kept))
+        for i, node in enumerate(splitter.spec.nodes):
+            tile = splitter.spaces[i] is Space.TILE and (node.op in ELEMENTWISE or i == content)
+            if tile and splitter.level[i] <= phase:
+                cost = splitter.step_cost(phase, content, i)
+                if cost is not None:
+                    found = min(found, cost + best(phase + 1, i))
         return found
 
-    p = splitter.program()
-    waits = [phase.meanwhile.cost for phase in p.phases if phase.meanwhile is not None]
-    assert fills_waits or not waits
-    assert math.isclose(p.cost + sum(max(0.0, c - HIDDEN) for c in waits), best(0, splitter.gemm))
+    assert math.isclose(splitter.program().cost, best(0, splitter.gemm))
 
 
 def refusal_of(spec: FusedSpec) -> PlanError | None:
@@ -394,96 +354,3 @@ def test_a_phase_loads_no_tile_that_another_has_reduced() -> None:
     t, total = b.load("t", Space.TILE, DType.BF16), b.op("row_sum", b.gemm())
     b.output("y", b.op("add", b.op("col_sum", t), total), DType.BF16)
     assert [phase.tiles for phase in split(normalize(b.spec())).phases] == [(0,), ()]
-
-
-# --- what is computed while tiles wait ---
-
-
-def rmsnorm(**options: object) -> FusedSpec:
-    return catalog.rmsnorm(64, 64, BF16, rms_weight=BF16, **options)  # type: ignore[arg-type]
-
-
-def test_weights_are_multiplied_in_while_tiles_wait() -> None:
-    p = filled(rmsnorm(residual=BF16, residual_position="after"))
-    assert (kept(p), meanwhile(p)) == ([None, None], ["acc_weighted", None])
-    assert "acc is multiplied by rms_weight while the tiles wait for sumsq" in p.decisions
-    plain = program(rmsnorm(residual=BF16, residual_position="after"))
-    assert (p.cost, p.slots) == (plain.cost - 2.5, plain.slots + 0.5)
-    assert meanwhile(plain) == [None, None]
-
-
-def test_weights_are_multiplied_into_what_is_kept() -> None:
-    p = filled(rmsnorm(residual=BF16))
-    assert (kept(p), meanwhile(p)) == (["x", None], ["x_weighted", None])
-    assert "x is kept in the accumulators from phase 0 on" in p.decisions
-
-
-def test_each_wait_is_filled() -> None:
-    assert meanwhile(filled(catalog.gemma_block(64, 64, BF16))) == ["acc_weighted", "h_weighted", None]
-
-
-def test_what_an_output_reads_unweighted_stays_so() -> None:
-    """Beside what is stored behind the wait there is no place for another value."""
-    b = SpecBuilder(64, 64, BF16)
-    x, weight = b.gemm(), b.load("weight", Space.ROW, BF16)
-    rrms = b.op("rsqrt", b.op("row_sumsq", x))
-    b.output("y", b.op("mul", b.op("mul", x, rrms), weight), BF16)
-    b.output("less", b.op("sub", x, rrms), BF16)
-    assert meanwhile(filled(b.spec())) == [None, None]
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        catalog.layernorm(64, 64, BF16, bias=BF16, ln_weight=BF16, ln_bias=BF16),
-        catalog.layernorm(64, 64, BF16, bias=BF16, residual=BF16, ln_weight=BF16, ln_bias=BF16, saved=True),
-        catalog.softmax(64, 64, BF16, mask=BF16),
-        catalog.rmsnorm(64, 64, BF16),
-        catalog.linear(64, 64, BF16, bias=BF16, activation="gelu"),
-    ],
-)
-def test_where_nothing_can_be_done_before_the_statistic_nothing_is(spec: FusedSpec) -> None:
-    p = filled(spec)
-    assert not any(meanwhile(p))
-    assert p == program(spec)
-
-
-def test_no_more_is_left_to_a_wait_than_need_be() -> None:
-    """The sweep keeps the product that it reduces, not the gate that it is made from."""
-    b = SpecBuilder(64, 64, BF16, products=2)
-    gate = b.op("silu", b.gemm(0), name="gate")
-    h = b.op("mul", gate, b.gemm(1), name="h")
-    rrms = b.op("rsqrt", b.op("row_sumsq", h))
-    b.output("y", b.op("mul", b.op("mul", h, rrms), b.load("w", Space.ROW, BF16)), BF16)
-    p = filled(b.spec())
-    assert (kept(p), meanwhile(p)) == (["h", None], ["h_weighted", None])
-
-
-def test_an_activation_is_computed_as_far_as_a_wait_hides_it() -> None:
-    """Behind a row's maximum, which leaves the accumulators as they are."""
-    b = SpecBuilder(64, 64, BF16)
-    x = b.gemm()
-    b.output("y", b.op("mul", b.op("silu", x, name="gate"), b.op("row_max", x, name="peak")), BF16)
-    p = filled(b.spec())
-    assert meanwhile(p) == ["gate", None]
-    assert "gate is computed while the tiles wait for peak" in p.decisions
-
-
-def test_a_wait_has_no_slots_and_no_values_a_row() -> None:
-    b = SpecBuilder(64, 64, BF16)
-    x, t = b.gemm(), b.load("t", Space.TILE, BF16)
-    of_tile, of_row = b.op("mul", x, t), b.op("mul", x, b.load("c", Space.COLUMN, FP32))
-    of_index, twice = b.op("mul", x, b.row_index()), b.op("exp", b.load("w", Space.ROW, BF16))
-    for name, value in (("a", of_tile), ("b", of_row), ("c", of_index), ("d", b.op("sub", twice, twice))):
-        b.output(name, b.op("add", x, value), BF16)
-    spec = b.spec()
-    found = [values_of_wait(spec, x, o.node) is not None for o in spec.outputs]
-    assert found == [False, False, True, False]
-
-
-def test_tiles_that_wait_for_columns_too_do_no_more() -> None:
-    b = SpecBuilder(64, 64, BF16)
-    x = b.gemm()
-    scaled = b.op("mul", b.op("mul", x, b.op("rsqrt", b.op("row_sumsq", x))), b.load("w", Space.ROW, BF16))
-    b.output("y", b.op("add", scaled, b.op("col_max", x)), BF16)
-    assert not any(meanwhile(filled(b.spec())))

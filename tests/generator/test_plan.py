@@ -175,53 +175,6 @@ def test_stages_come_before_slots(schedule: str, tile_n: int, stages: int, slots
     assert p.shared_bytes == blocks + rings * slots * 64 * 32 * 2 + teams * 3 * tile_n * 2 + barriers
 
 
-# --- waits ----------------------------------------------------------------------------------------------
-
-WEIGHTED = catalog.rmsnorm(4096, 4096, BF16, residual=BF16, rms_weight=BF16, residual_position="after")
-
-
-def fills_waits(p: KernelPlan) -> bool:
-    return any(phase.meanwhile is not None for phase in p.program.phases)
-
-
-def test_waits_are_filled_where_tiles_wait() -> None:
-    assert fills_waits(plan(WEIGHTED, m=8192))
-    assert "acc is multiplied by rms_weight while the tiles wait for sumsq" in plan(WEIGHTED).decisions
-    small = catalog.rmsnorm(64, 4096, BF16, rms_weight=BF16)
-    for p in plans(small):
-        assert p.scope == "tile"
-        assert not fills_waits(p)
-
-
-def test_waits_are_not_filled_where_they_are_short() -> None:
-    """The second pass over the accumulators is not free."""
-    h200 = GPUS["h200"]
-    short = {f"exchange_cycles_{schedule}": 1e-3 for schedule in SCHEDULES} | {"exchange_tile_cycles": 1e-6}
-    gpu = dataclasses.replace(h200, constants=h200.constants.with_values(short))
-    waiting = [c for c in candidates(WEIGHTED, gpu) if isinstance(c, KernelPlan) and c.scope == "row_group"]
-    assert len(waiting) > 10
-    assert not any(map(fills_waits, waiting))
-
-
-def test_a_filled_wait_hides_what_it_can() -> None:
-    """All of three slots an element behind 700 ns; of a longer epilogue's what is left."""
-    shape, gpu, constants = TileShape("cooperative", 128, 256, 2), GPUS["h200"], GPUS["h200"].constants
-    filled = force(WEIGHTED, shape, m=8192).program
-    (first, second) = filled.phases
-    assert first.meanwhile is not None
-    assert first.meanwhile.cost == 3.0
-    longer = dataclasses.replace(first, meanwhile=dataclasses.replace(first.meanwhile, cost=10.0))
-    empty = dataclasses.replace(first, meanwhile=None)
-    short, base, long = (
-        cost.predict_us(WEIGHTED, dataclasses.replace(filled, phases=(phase, second)), shape, gpu, 8192)
-        for phase in (first, empty, longer)
-    )
-    assert short == base
-    visible = 10.0 * constants.slot_cycles_cooperative * 256 - 700e-9 * gpu.clock
-    throttled = (long - base) / (8 * 1e6 * visible / gpu.clock)  # eight waves
-    assert 1.0 < throttled < 1.2
-
-
 # --- constraints ----------------------------------------------------------------------------------------
 
 
@@ -388,7 +341,6 @@ def test_limits_are_those_of_the_headers() -> None:
     assert constant("abi.h", "CF_MAX_SCALARS") == rules.MAX_SCALARS
     assert constant("sm90/kernel.hpp", "kSlotBytes") == memory.PIECE_ROWS
     assert constant("sm90/fragment_layout.hpp", "kFragmentColumns") == memory.PIECE_COLUMNS
-    assert constant("sm90/exchange.hpp", "kFirstPoll") == 1000 * cost.FIRST_POLL_US
     assert f"Waits ? 1 : {cost.BAND};" in (INCLUDE / "sm90" / "scheduler.hpp").read_text()
     registers = re.search(
         r"kConsumerRegisters = kConsumers == 2 \? (\d+) : (\d+);",

@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_3085d8a2
+// cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_51e01650
 //   h = a @ b.T + residual
 //   y = h * rsqrt(sumsq(h) * 0.000244140625 + eps) * (rms_weight + weight_offset)
 #include <comfuse/sm90/fused_gemm.hpp>
@@ -16,14 +16,12 @@ using inverse_n = cf::Imm<0x39800000>;  // 0.000244140625
 // phase 0
 using h = cf::Add<cf::Acc, residual>;
 using sumsq = cf::RowReduce<0, cf::SumSq, h>;
-using h_weighted = cf::Mul<cf::Kept, cf::Add<rms_weight, weight_offset>>;
-using Effects0 =
-    cf::Effects<cf::Keep<h>, sumsq, cf::TileStore<0, cf::bf16, h>, cf::Meanwhile<cf::Keep<h_weighted>>>;
-using Phase0 = cf::Phase<cf::Tiles<residual>, cf::Columns<>, cf::Lets<h>, Effects0>;
+using Phase0 = cf::Phase<cf::Tiles<residual>, cf::Columns<>, cf::Lets<h>,
+                         cf::Effects<cf::Keep<h>, sumsq, cf::TileStore<0, cf::bf16, h>>>;
 
 // phase 1
 using rrms = cf::Column<0, cf::Rsqrt<cf::Add<cf::Mul<cf::Stat<0, cf::value>, inverse_n>, eps>>>;
-using y = cf::Mul<cf::Kept, rrms>;
+using y = cf::Mul<cf::Mul<cf::Kept, rrms>, cf::Add<rms_weight, weight_offset>>;
 using Phase1 =
     cf::Phase<cf::Tiles<>, cf::Columns<rrms>, cf::Lets<>, cf::Effects<cf::TileStore<1, cf::bf16, y>>>;
 
@@ -31,4 +29,4 @@ using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/4096>, cf::Cooperati
                                    cf::Cluster<1, 2>, cf::Stages<4>, cf::TileSlots<4>,
                                    cf::Operands<residual, rms_weight>, cf::Program<Phase0, Phase1>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_3085d8a2, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_51e01650, program::Kernel)

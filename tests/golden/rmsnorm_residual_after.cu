@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_f20560ce
+// cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_7506d36e
 //   y = a @ b.T * rsqrt(sumsq(a @ b.T) * 0.000244140625 + eps) * (rms_weight + weight_offset) + residual
 #include <comfuse/sm90/fused_gemm.hpp>
 
@@ -14,13 +14,11 @@ using inverse_n = cf::Imm<0x39800000>;  // 0.000244140625
 
 // phase 0
 using sumsq = cf::RowReduce<0, cf::SumSq, cf::Acc>;
-using acc_weighted = cf::Mul<cf::Acc, cf::Add<rms_weight, weight_offset>>;
-using Phase0 = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>,
-                         cf::Effects<sumsq, cf::Meanwhile<cf::Keep<acc_weighted>>>>;
+using Phase0 = cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<>, cf::Effects<sumsq>>;
 
 // phase 1
 using rrms = cf::Column<0, cf::Rsqrt<cf::Add<cf::Mul<cf::Stat<0, cf::value>, inverse_n>, eps>>>;
-using y = cf::Add<cf::Mul<cf::Kept, rrms>, residual>;
+using y = cf::Add<cf::Mul<cf::Mul<cf::Acc, rrms>, cf::Add<rms_weight, weight_offset>>, residual>;
 using Phase1 =
     cf::Phase<cf::Tiles<residual>, cf::Columns<rrms>, cf::Lets<>, cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
 
@@ -28,4 +26,4 @@ using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/4096>, cf::Cooperati
                                    cf::Cluster<1, 2>, cf::Stages<4>, cf::TileSlots<4>,
                                    cf::Operands<residual, rms_weight>, cf::Program<Phase0, Phase1>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_f20560ce, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_7506d36e, program::Kernel)

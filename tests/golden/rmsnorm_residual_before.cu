@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_b7aa00ce
+// cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_c34d1ca8
 //   x = a @ b.T + residual
 //   y = x * rsqrt(sumsq(x) * 0.00048828125 + eps) * (rms_weight + weight_offset)
 #include <comfuse/sm90/fused_gemm.hpp>
@@ -16,13 +16,11 @@ using inverse_n = cf::Imm<0x3a000000>;  // 0.00048828125
 // phase 0
 using x = cf::Add<cf::Acc, residual>;
 using sumsq = cf::RowReduce<0, cf::SumSq, x>;
-using x_weighted = cf::Mul<cf::Kept, cf::Add<rms_weight, weight_offset>>;
-using Phase0 = cf::Phase<cf::Tiles<residual>, cf::Columns<>, cf::Lets<x>,
-                         cf::Effects<cf::Keep<x>, sumsq, cf::Meanwhile<cf::Keep<x_weighted>>>>;
+using Phase0 = cf::Phase<cf::Tiles<residual>, cf::Columns<>, cf::Lets<x>, cf::Effects<cf::Keep<x>, sumsq>>;
 
 // phase 1
 using rrms = cf::Column<0, cf::Rsqrt<cf::Add<cf::Mul<cf::Stat<0, cf::value>, inverse_n>, eps>>>;
-using y = cf::Mul<cf::Kept, rrms>;
+using y = cf::Mul<cf::Mul<cf::Kept, rrms>, cf::Add<rms_weight, weight_offset>>;
 using Phase1 =
     cf::Phase<cf::Tiles<>, cf::Columns<rrms>, cf::Lets<>, cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
 
@@ -30,4 +28,4 @@ using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2048>, cf::Cooperati
                                    cf::Cluster<1, 2>, cf::Stages<4>, cf::TileSlots<4>,
                                    cf::Operands<residual, rms_weight>, cf::Program<Phase0, Phase1>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_b7aa00ce, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_c34d1ca8, program::Kernel)

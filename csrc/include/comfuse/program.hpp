@@ -93,12 +93,6 @@ struct HandRow {};
 template <class Vector, class Expr>
 struct HandFold {};
 
-// The last effect of a phase, and of effects itself: those that come while the tiles of a row wait for each
-// other's reductions.  A `Keep`, which may be the phase's second.  They read no tile operand, no value a row
-// and no result of a reduction.
-template <class... Effect>
-struct Meanwhile {};
-
 // ---- structure
 template <class... T>
 struct List {

@@ -23,7 +23,6 @@ CF_IS(GroupReduce, CF_PARAMETERS(int R, class M, int G, class X), R, M, G, X);
 CF_IS(ColReduce, CF_PARAMETERS(int R, class M, class X), R, M, X);
 CF_IS(FullReduce, CF_PARAMETERS(int R, class M, class X), R, M, X);
 CF_IS(Keep, class X, X);
-CF_IS(Meanwhile, class... E, E...);
 CF_IS(Pass, class X, X);
 CF_IS(HandRow, CF_PARAMETERS(class V, class X), V, X);
 CF_IS(HandFold, CF_PARAMETERS(class V, class X), V, X);

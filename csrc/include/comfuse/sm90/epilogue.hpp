@@ -13,7 +13,6 @@
 #include "comfuse/sm90/column_tails.hpp"
 #include "comfuse/sm90/quad.hpp"
 #include "comfuse/sm90/row_group.hpp"
-#include "comfuse/sm90/row_stores.hpp"
 #include "comfuse/sm90/row_tail.hpp"
 #include "comfuse/sm90/slot_ring.hpp"
 #include "comfuse/sm90/store.hpp"
@@ -123,29 +122,15 @@ class Epilogue {
 
   template <class P, bool kLastWithTiles>
   CF_DEVICE void run_phase(typename Kernel::Accumulator& accumulator, Item const& item) {
-    float columns[P::Columns::size + 1][kRows];
+    float columns[P::Columns::size + 1][kRows], groups[P::Groups::size + 1][kRows];
     RowSource<Kernel, P> rows{params_, item, stats_, shared_.vectors, owned_row_, {}};
     rows.evaluate(typename P::Columns{});
     broadcast(rows.values, columns);
     Tile const tile(item, params_.m);
-    if (item.tile_n == 0) store_columns<Owners>(rows, tile, typename P::Effects{});
+    if (item.tile_n == 0) store_columns(rows, tile, typename P::Effects{});
 
     Reducers<typename P::Effects, kRows> reducers;
-    sweep(accumulator, rows, columns, tile, reducers);
-    timeline_.mark();
-    reduce_all(accumulator, reducers, item, tile, typename P::Effects{});
-    timeline_.mark();
-    // After the wait for the row group, although the slots are free before: epilogues that overlap more
-    // poll more, and gained nothing.
-    if constexpr (Ring::kOrdered && kLastWithTiles) Ring::Turn::pass(team_);
-  }
-
-  // Over all fragments.
-  template <class P, class R>
-  CF_DEVICE void sweep(typename Kernel::Accumulator& accumulator, RowSource<Kernel, P> const& rows,
-                       float const (*columns)[kRows], Tile const& tile, R& reducers) {
-    float groups[P::Groups::size + 1][kRows];
-    FragmentSource<Kernel, P> source(params_, rows.item, shared_.vectors, row_, columns);
+    FragmentSource<Kernel, P> source(params_, item, shared_.vectors, row_, columns);
     source.groups = groups;
     source.column_states = shared_.columns;
 #pragma unroll
@@ -173,22 +158,12 @@ class Epilogue {
       if (kGroup > 0 && (chunk + 1) % kChunksOfGroup == 0)
         end_group(reducers, chunk / kChunksOfGroup, typename P::Effects{});
     }
-  }
-
-  // While words are under way.
-  template <class E>
-  CF_DEVICE void fill_wait(typename Kernel::Accumulator&, Item const&, Tile const&, E) {}
-  template <class... E>
-  CF_DEVICE void fill_wait(typename Kernel::Accumulator& accumulator, Item const& item, Tile const& tile,
-                           Meanwhile<E...>) {
-    using P = Phase<List<>, List<>, List<>, List<E...>>;
-    Reducers<typename P::Effects, kRows> none;
-    sweep(accumulator, RowSource<Kernel, P>{params_, item, stats_, shared_.vectors, owned_row_, {}}, nullptr,
-          tile, none);
-    // Or the compiler may leave some of it for later.
-#pragma unroll
-    for (int i = 0; i < kFragments; ++i) fence_accumulators(accumulator[i]);
     timeline_.mark();
+    reduce_all(reducers, item, tile, typename P::Effects{});
+    timeline_.mark();
+    // After the wait for the row group, although the slots are free before: epilogues that overlap more
+    // poll more, and gained nothing.
+    if constexpr (Ring::kOrdered && kLastWithTiles) Ring::Turn::pass(team_);
   }
 
   // ---- values a row, and a row and group
@@ -203,7 +178,37 @@ class Epilogue {
     GroupSource<Kernel, P> source{rows, params_, group, {}};
     source.evaluate(typename P::Groups{});
     broadcast(source.values, values);
-    if (tile.has_column(group * kGroup)) store_groups<Owners>(source, tile, typename P::Effects{});
+    if (tile.has_column(group * kGroup)) store_groups(source, tile, typename P::Effects{});
+  }
+
+  // ---- stores of the owned row; `Source`: RowSource or GroupSource
+  CF_DEVICE bool stores_row(Tile const& tile) const { return Owners::owns() && tile.has_row(owned_row_); }
+  template <class T>
+  CF_DEVICE T* output_row(int output, Item const& item) const {
+    CfTensor const& out = params_.outputs[output];
+    return Kernel::template base<T>(out, item) + int64_t(item.row() + owned_row_) * out.stride;
+  }
+  template <class P, class... E>
+  CF_DEVICE void store_columns(RowSource<Kernel, P> const& rows, Tile const& tile, List<E...>) const {
+    if (stores_row(tile)) (store_column(rows, E{}), ...);
+  }
+  template <class Rows, class E>
+  CF_DEVICE void store_column(Rows const&, E) const {}
+  template <class Rows, int Output, class T, class X>
+  CF_DEVICE void store_column(Rows const& rows, ColumnStore<Output, T, X>) const {
+    *output_row<T>(Output, rows.item) = from_float<T>(evaluate_one(rows, X{}));
+  }
+  template <class P, class... E>
+  CF_DEVICE void store_groups(GroupSource<Kernel, P> const& source, Tile const& tile, List<E...>) const {
+    if (stores_row(tile)) (store_group(source, E{}), ...);
+  }
+  template <class Groups, class E>
+  CF_DEVICE void store_group(Groups const&, E) const {}
+  template <class Groups, int Output, class T, class X>
+  CF_DEVICE void store_group(Groups const& source, GroupStore<Output, T, X>) const {
+    Item const& item = source.rows.item;
+    output_row<T>(Output, item)[item.tile_n * (TileN / kGroup) + source.group] =
+        from_float<T>(evaluate_one(source, X{}));
   }
 
   // ---- effects on a fragment; `acc`: its values of product 0
@@ -211,7 +216,7 @@ class Epilogue {
   CF_DEVICE void perform_all(Env const& env, float* acc, R& reducers, List<E...>) {
     (perform(env, acc, reducers.of(E{}), E{}), ...);
   }
-  template <class Env, class R, class E>  // ColumnStore, GroupStore: not a fragment's; Meanwhile
+  template <class Env, class R, class E>  // ColumnStore, GroupStore: not a fragment's
   CF_DEVICE void perform(Env const&, float*, R&, E) {}
   template <class Env, class R, class X>
   CF_DEVICE void perform(Env const& env, float* acc, R&, Keep<X>) {
@@ -260,25 +265,20 @@ class Epilogue {
 
   // ---- reductions at the end of a phase
   template <class R, class... E>
-  CF_DEVICE void reduce_all(typename Kernel::Accumulator& accumulator, R& reducers, Item const& item,
-                            Tile const& tile, List<E...>) {
+  CF_DEVICE void reduce_all(R& reducers, Item const& item, Tile const& tile, List<E...>) {
     (reduce_tile(reducers.of(E{}), item, tile, E{}), ...);
     timeline_.mark();
     using Columns = typename Filter<IsExchanged, List<E...>>::type;
     constexpr int kFedBack = (0 + ... + int(is_fed_back<E>));
-    constexpr bool kRowsWait = Layout::kHasRowGroup && kFedBack > 0, kColumnsWait = Columns::size > 0;
-    constexpr bool kFills = count_of<IsMeanwhile>(List<E...>{}) > 0;
-    static_assert(!kFills || (kFedBack > 0 && !kColumnsWait), "only waits for rows are filled");
-    [[maybe_unused]] uint32_t const published = kFills && kRowsWait ? sm_clock() : 0;
-    (fill_wait(accumulator, item, tile, E{}), ...);
     if constexpr (InCluster::kIsUsed && kFedBack > 0) {
       shared_.group.await(group_, warp_, kFedBack);
       (gather_in_cluster(E{}), ...);
     }
+    constexpr bool kRowsWait = Layout::kHasRowGroup && kFedBack > 0, kColumnsWait = Columns::size > 0;
     if ((!kRowsWait && !kColumnsWait) || item.phantom()) return;
     ColumnGroup<Kernel> const group(params_, shared_.columns, item);
     if constexpr (kColumnsWait) group.publish(parity_.tag(), Columns{});
-    kFills ? Exchange::rest_since(published) : Exchange::rest();
+    Exchange::rest();
     if constexpr (kRowsWait) (reduce_row_group(item, E{}), ...);
     if constexpr (kColumnsWait) group.gather(parity_.tag(), Columns{});
   }
@@ -372,7 +372,7 @@ class Epilogue {
       }
       RowSource<Kernel, Tail> rows{params_, item, stats_, shared_.vectors, owned_row_, {}};
       rows.evaluate(typename Tail::Columns{});
-      store_columns<Owners>(rows, Tile(item, params_.m), typename Tail::Effects{});
+      store_columns(rows, Tile(item, params_.m), typename Tail::Effects{});
     }
   }
   template <class... E>

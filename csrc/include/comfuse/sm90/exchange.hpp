@@ -53,13 +53,6 @@ struct Exchange {
   // being written they slow down all that L2 does, and the kernel with it.
   CF_DEVICE static void rest() { __nanosleep(kFirstPoll); }
 
-  // The same where a warp has had something to do, since `published` by the SM's clock.  Two clocks are
-  // counted as a nanosecond, and last no less, so that the first poll comes no earlier.
-  CF_DEVICE static void rest_since(uint32_t published) {
-    int const left = int(kFirstPoll) - int((sm_clock() - published) / 2);
-    __nanosleep(max(left, 0));
-  }
-
   // Loads the words at from, from + pitch, ..., `count` of them or as many as there is room for, again and
   // again until a whole warp has all of its own.
   template <int InFlight>

@@ -31,12 +31,6 @@ CF_DEVICE int grid_size() {
   return size;
 }
 
-CF_DEVICE uint32_t sm_clock() {
-  uint32_t now;
-  asm volatile("mov.u32 %0, %%clock;" : "=r"(now)::"memory");
-  return now;
-}
-
 // Ends the kernel with an illegal-address error, which the host sees at its next call.  Not `trap`:
 // wherever one is reachable, ptxas keeps the consumer warpgroups to the 168 registers a thread starts
 // with, whatever setmaxnreg says, and spills.

@@ -28,8 +28,6 @@ template <template <int, class> class Value, int I, class X>
 constexpr uint64_t stats_read<Value<I, X>> = stats_read<X>;
 template <class X>
 constexpr uint64_t stats_read<Keep<X>> = stats_read<X>;
-template <class... E>
-constexpr uint64_t stats_read<Meanwhile<E...>> = stats_read<List<E...>>;
 template <template <int, class, class> class Effect, int I, class T, class X>
 constexpr uint64_t stats_read<Effect<I, T, X>> = stats_read<X>;
 template <int R, class M, int G, class X>

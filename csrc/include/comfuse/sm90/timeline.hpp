@@ -2,8 +2,7 @@
 // COMFUSE_TIMELINE is defined; otherwise nothing.
 //
 // The steps of a tile: its turn to multiply is awaited, has come; all products are issued, and finished; its
-// turn to read slots has come; then for each phase the fragments are done, words are published, what there
-// is to do meanwhile is done, in a phase that has such, and words are awaited.
+// turn to read slots has come; then for each phase the fragments are done, words are published, and awaited.
 #pragma once
 
 #include "comfuse/sm90/instructions.hpp"
@@ -26,7 +25,8 @@ class Timeline {
     mark();
   }
   CF_DEVICE void mark() {
-    uint32_t const clock = sm_clock();
+    uint32_t clock;
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(clock)::"memory");
     if (first_ && tile_ >= 0 && tile_ < kTimelineTiles && step_ < kTimelineSteps)
       timeline_clocks[blockIdx.x][team_][tile_][step_] = clock;
     ++step_;

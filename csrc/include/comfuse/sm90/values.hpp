@@ -43,10 +43,8 @@ struct ColumnInMemory {
 };
 
 // The row that a thread owns, in a phase or in the RowTail.
-template <class KernelT, class PhaseT>
+template <class Kernel, class PhaseT>
 struct RowSource {
-  using Kernel = KernelT;
-
   typename Kernel::Params const& params;
   typename Kernel::Scheduler::Item const& item;
   Stats<ReductionsOf<typename Kernel::Program>, Kernel::TileN> const& stats;
@@ -76,9 +74,8 @@ struct RowSource {
 };
 
 // One group of columns of that row.
-template <class KernelT, class PhaseT>
+template <class Kernel, class PhaseT>
 struct GroupSource {
-  using Kernel = KernelT;
   static constexpr int kGroup = group_columns(ReductionsOf<typename Kernel::Program>{});
 
   RowSource<Kernel, PhaseT> const& rows;

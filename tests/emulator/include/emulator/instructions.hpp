@@ -59,7 +59,6 @@ inline void cvt_f16x2_of_e4m3x2(uint32_t& d, uint16_t bytes) {
 }
 
 inline void grid_size(int& size) { size = int(gridDim.x); }
-inline void read_clock(uint32_t& now) { now = 0; }
 inline void bar_sync(int id, int count) { named_barrier(id, count, true); }
 inline void bar_sync_1(int count) { named_barrier(1, count, true); }
 inline void bar_arrive(int id, int count) { named_barrier(id, count, false); }
