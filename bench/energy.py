@@ -22,6 +22,7 @@ from bench.environment import ROOT, header
 
 SECONDS = 1.0  # that are measured of each provider
 WARM_UP_SECONDS = 0.5
+_MOST_POLLS = 1000  # of the energy counter, some 2 ms each, until it has to have gone on
 _LIMITS = {"power cap": "nvmlClocksEventReasonSwPowerCap", "heat": "nvmlClocksEventReasonSwThermalSlowdown"}
 
 
@@ -72,22 +73,27 @@ class Meter:
         clock = SmClock()
         _replay(captured, WARM_UP_SECONDS)
         found: set[str] = set()
+        first, first_seconds = self._step(captured)
         torch.cuda.synchronize()
-        energy, begin, replays = self.millijoules(), time.perf_counter(), 0
+        begin, replays = time.perf_counter(), 0
         while time.perf_counter() - begin < seconds:
             with clock.watch("all"):
                 replays += _replay(captured, 0.05)
             found |= self.limits()
         torch.cuda.synchronize()
-        elapsed, energy = time.perf_counter() - begin, self.millijoules() - energy
-        count = replays * launches
-        return Cost(
-            us=1e6 * elapsed / count,
-            mj=energy / count,
-            watts=energy / 1000 / elapsed,
-            mhz=clock.mhz("all"),
-            limits=tuple(sorted(found)),
-        )
+        us = 1e6 * (time.perf_counter() - begin) / (replays * launches)
+        last, last_seconds = self._step(captured)
+        watts = (last - first) / 1000 / (last_seconds - first_seconds)
+        return Cost(us, watts * us / 1000, watts, clock.mhz("all"), tuple(sorted(found)))
+
+    def _step(self, captured: Any) -> tuple[int, float]:
+        """Replays until the counter goes on, which it does in steps: what it shows then, and when."""
+        before = self.millijoules()
+        for _ in range(_MOST_POLLS):
+            _replay(captured, 0.002)
+            if (now := self.millijoules()) != before:
+                return now, time.perf_counter()
+        raise RuntimeError(f"NVML's energy counter stays at {before} mJ while the GPU is busy")
 
 
 def _replay(captured: Any, seconds: float) -> int:

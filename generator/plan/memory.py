@@ -15,6 +15,9 @@ MIN_STAGES = 3
 GOOD_STAGES = 4  # fewer only to make room for the slots that a phase cannot do without
 GOOD_CHUNKS = 2  # of 32 columns that the slots hold: one is read while the next arrives
 FULL_CHUNKS = 4  # more only as far as they hold a part of the same tile
+# Stages that suffice where what they leave holds more of a tile, by its columns.  Measured; with 224 and 288
+# columns three are 6 to 13 % slower (bench/NOTES.md, section 7).
+ENOUGH_STAGES = {256: 3}
 
 
 def operand_count(spec: FusedSpec, space: Space) -> int:
@@ -133,15 +136,19 @@ def most_slots(program: PhaseProgram, shape: TileShape) -> int:
 def stages_and_slots(program: PhaseProgram, shape: TileShape, limit: int) -> tuple[int, int]:
     """As many stages as fit beside ``GOOD_CHUNKS`` chunks, then as many slots as fit and are of use.
 
-    Where that leaves too few stages, fewer slots.  The stages are fewer than ``MIN_STAGES`` if the shape
-    does not fit at all.
+    Where that leaves too few stages, fewer slots; where it leaves too few slots for a whole tile, as many
+    stages as are enough.  They are fewer than ``MIN_STAGES`` if the shape does not fit at all.
     """
     needed = needed_slots(program, shape)
     slots = GOOD_CHUNKS * needed
     while slots > needed and _stages(program, shape, slots, limit) < GOOD_STAGES:
         slots -= 1
     stages = _stages(program, shape, slots, limit)
-    return stages, _filled(program, shape, stages, slots, limit)
+    filled = _filled(program, shape, stages, slots, limit)
+    enough = ENOUGH_STAGES.get(shape.tile_n, stages)
+    if enough < stages and filled < most_slots(program, shape):
+        return enough, _filled(program, shape, enough, slots, limit)
+    return stages, filled
 
 
 def pipelines(program: PhaseProgram, shape: TileShape, limit: int) -> tuple[tuple[int, int], ...]:

@@ -31,6 +31,21 @@ def test_the_device_is_that_of_torch(meter: energy.Meter) -> None:
     assert meter.millijoules() == 2000
 
 
+def test_energy_is_read_where_the_counter_steps(meter: energy.Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter([2000, 2000, 2000, 2070])
+    monkeypatch.setattr(meter, "millijoules", lambda: next(counts))
+    monkeypatch.setattr(energy, "_replay", lambda captured, seconds: 1)
+    assert meter._step(None)[0] == 2070
+
+
+def test_a_counter_that_stands_still_is_an_error(
+    meter: energy.Meter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(energy, "_replay", lambda captured, seconds: 1)
+    with pytest.raises(RuntimeError, match="stays at 2000 mJ"):
+        meter._step(None)
+
+
 def test_only_known_reasons_count(meter: energy.Meter) -> None:
     assert meter.limits() == {"power cap"}
 

@@ -163,9 +163,14 @@ def test_forced_shapes() -> None:
 
 @pytest.mark.parametrize(
     "schedule, tile_n, stages, slots",
-    [("pingpong", 128, 6, 8), ("pingpong2", 128, 6, 4), ("cooperative", 256, 4, 4)],
+    [
+        ("pingpong", 128, 6, 8),
+        ("pingpong2", 128, 6, 4),
+        ("cooperative", 224, 4, 6),
+        ("cooperative", 256, 3, 8),
+    ],
 )
-def test_stages_come_before_slots(schedule: str, tile_n: int, stages: int, slots: int) -> None:
+def test_shared_memory_is_divided(schedule: str, tile_n: int, stages: int, slots: int) -> None:
     p = force(layernorm(1024, 1024), TileShape(schedule, 128, tile_n, 2))
     assert (p.stages, p.tile_slots) == (stages, slots)
     # By hand: K blocks, slots of one or two rings, three vectors a team, and barriers.

@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_e4m3_fp32_128x256x64_c1x2_cooperative_ef31debf
+// cf_sm90_gemm_bf16_e4m3_fp32_128x256x64_c1x2_cooperative_243f3ae9
 //   x = a @ b.T + residual
 //   rstd = rsqrt(var(x) + eps)
 //   y = (x * rstd - mean(x) * rstd) * ln_weight + ln_bias
@@ -39,7 +39,7 @@ using Phase2 =
 
 using Kernel =
     cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/4096>, cf::Cooperative<128, 256, 64>, cf::Cluster<1, 2>,
-                        cf::Stages<4>, cf::TileSlots<4>, cf::Operands<residual, ln_weight, ln_bias>,
+                        cf::Stages<3>, cf::TileSlots<8>, cf::Operands<residual, ln_weight, ln_bias>,
                         cf::Program<Phase0, Phase1, Phase2>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_e4m3_fp32_128x256x64_c1x2_cooperative_ef31debf, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_e4m3_fp32_128x256x64_c1x2_cooperative_243f3ae9, program::Kernel)

@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_7506d36e
+// cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_5edb3f2c
 //   y = a @ b.T * rsqrt(sumsq(a @ b.T) * 0.000244140625 + eps) * (rms_weight + weight_offset) + residual
 #include <comfuse/sm90/fused_gemm.hpp>
 
@@ -23,7 +23,7 @@ using Phase1 =
     cf::Phase<cf::Tiles<residual>, cf::Columns<rrms>, cf::Lets<>, cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
 
 using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/4096>, cf::Cooperative<128, 256, 64>,
-                                   cf::Cluster<1, 2>, cf::Stages<4>, cf::TileSlots<4>,
+                                   cf::Cluster<1, 2>, cf::Stages<3>, cf::TileSlots<8>,
                                    cf::Operands<residual, rms_weight>, cf::Program<Phase0, Phase1>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_7506d36e, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_5edb3f2c, program::Kernel)

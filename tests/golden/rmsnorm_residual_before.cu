@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_c34d1ca8
+// cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_77267bcc
 //   x = a @ b.T + residual
 //   y = x * rsqrt(sumsq(x) * 0.00048828125 + eps) * (rms_weight + weight_offset)
 #include <comfuse/sm90/fused_gemm.hpp>
@@ -25,7 +25,7 @@ using Phase1 =
     cf::Phase<cf::Tiles<>, cf::Columns<rrms>, cf::Lets<>, cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
 
 using Kernel = cf::sm90::FusedGemm<cf::Gemm<cf::bf16, /*N=*/2048>, cf::Cooperative<128, 256, 64>,
-                                   cf::Cluster<1, 2>, cf::Stages<4>, cf::TileSlots<4>,
+                                   cf::Cluster<1, 2>, cf::Stages<3>, cf::TileSlots<8>,
                                    cf::Operands<residual, rms_weight>, cf::Program<Phase0, Phase1>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_c34d1ca8, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x256x64_c1x2_cooperative_77267bcc, program::Kernel)
