@@ -93,16 +93,22 @@ class Text:
 
 
 def gemm(spec: FusedSpec) -> str:
-    """``cf::Gemm`` of a spec, with the template's trailing defaults left out."""
+    """``cf::Gemm`` of a spec, or ``cf::TwoGemms``, with the template's trailing defaults left out."""
+    element, columns = f"cf::{spec.dtype.value}", f"/*N=*/{spec.n}"
+    batched = (f"/*Batched=*/{str(spec.batched).lower()}", spec.batched)
+    if spec.second is not None:
+        majors = [f"cf::Majors<{_MAJORS[p.a_major]}, {_MAJORS[p.b_major]}>" for p in spec.pairs]
+        last = [batched[0]] if spec.batched else []
+        return f"cf::TwoGemms<{', '.join([element, columns, *majors, *last])}>"
     optional = [
         (f"/*Products=*/{spec.products}" if spec.products > 1 else "1", spec.products > 1),
         (_MAJORS[spec.a_major], spec.a_major is not Major.K),
         (_MAJORS[spec.b_major], spec.b_major is not Major.K),
-        (f"/*Batched=*/{str(spec.batched).lower()}", spec.batched),
+        batched,
     ]
     while optional and not optional[-1][1]:
         optional.pop()
-    arguments = [f"cf::{spec.dtype.value}", f"/*N=*/{spec.n}", *(text for text, _ in optional)]
+    arguments = [element, columns, *(text for text, _ in optional)]
     return f"cf::Gemm<{', '.join(arguments)}>"
 
 
