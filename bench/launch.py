@@ -68,9 +68,9 @@ def prepare(
     """A call that launches the spec's kernel on the current stream, with a workspace of its own.
 
     ``a`` (..., K), ``b`` (N, K) for each product, both as the spec has them contiguous, of a chain link by
-    link; the second product's own A, if it has one, before its B; ``operands`` and ``outputs`` as ``comfuse.ops.region`` takes and gives them, the run-time scalars
-    and further factors left out; batched, each with its batch or shared.  Nothing is checked but what the
-    kernel itself checks.
+    link; the second product's own A, if it has one, before its B.  ``operands`` and ``outputs`` as
+    ``comfuse.ops.region`` takes and gives them, the run-time scalars and further factors left out; batched,
+    each with its batch or shared.  Nothing is checked but what the kernel itself checks.
 
     Raises:
         ValueError: a tensor cannot be walked with the strides that a kernel knows.

@@ -1,9 +1,9 @@
 """What is computed: the one value that every stage of ComFuse starts from.
 
 A :class:`FusedSpec` is a GEMM ``acc[m, n] = sum_k A[m, k] * B[n, k]``, or two side by side that share A or
-have one each, followed by a program over the (M, N) tile space: elementwise nodes, reductions, and any number of
-outputs.  It is immutable, hashable and has one canonical text form (:meth:`FusedSpec.text`), so that a
-compiled graph can carry it as a self-sufficient key.
+have one each, followed by a program over the (M, N) tile space: elementwise nodes, reductions, and any
+number of outputs.  It is immutable, hashable and has one canonical text form (:meth:`FusedSpec.text`), so
+that a compiled graph can carry it as a self-sufficient key.
 
 ``M`` and the number of batches are not part of a spec: one spec, and one kernel, serve all of them.
 """
@@ -139,9 +139,9 @@ class FusedSpec:
     """One or two GEMMs with N columns, K products a sum, and the program behind them.
 
     ``dtype`` is the element type of A (M, K) and of every B (N, K).  Two products share A, K and the majors,
-    unless ``second`` says what those of the second one are, which then has an A of its own.  ``group`` is the number of neighbouring
-    columns that each of the program's group reductions runs over; it divides N.  ``batched``: A is
-    (batch, M, K), B (batch, N, K) or (N, K), and the program runs for each batch.
+    unless ``second`` says what those of the second one are, which then has an A of its own.  ``group`` is the
+    number of neighbouring columns that each of the program's group reductions runs over; it divides N.
+    ``batched``: A is (batch, M, K), B (batch, N, K) or (N, K), and the program runs for each batch.
     """
 
     n: int

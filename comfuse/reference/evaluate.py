@@ -148,7 +148,8 @@ def _pairs(
         n, k = spec.n, spec.pair_of(product).k
         shapes = [(n, k), (batch, n, k)] if spec.batched else [(n, k)]
         _check("b", factor, tuple(factor.shape) in shapes, " or ".join(map(str, shapes)))
-    return [factor if factor.ndim == 3 else factor.unsqueeze(0) for factor in factors]
+    wide = (factor if factor.ndim == 3 else factor.unsqueeze(0) for factor in factors)
+    return list(zip(of_a, wide, strict=True))
 
 
 def _gemm(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,68 @@
+"""Two GEMMs side by side with an A, a B and a K each, on an emulated GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comfuse.generator.spec import DType, Major, Pair, Space
+from tests.emulator.cases import kernel_of, launched
+from tests.gpu.algebra import Algebra, Program
+from tests.gpu.compare import check, check_exact
+from tests.gpu.support import Case, make_tensors
+from tests.gpu.two_factors import MIDDLE
+
+FP32 = DType.FP32
+
+
+def _both(a: Algebra, acc: Any, shift: Any) -> tuple[Any, ...]:
+    x = a.add(a.relu(acc[0]), shift)
+    return x, a.sub(a.mul(acc[1], a.const(2.0)), x), a.col_sum(acc[1])
+
+
+BOTH = Program(
+    "both",
+    _both,
+    (("shift", Space.ROW, FP32),),
+    (("first", None), ("second", FP32), ("sums", FP32)),
+    products=2,
+)
+K, MN = Major.K, Major.MN
+#: Both teams and one; all Bs permuted, pairs of columns, accumulators traded; a cluster; batches.
+CASES = (
+    (Case(BOTH, 72, schedule="pingpong-128x64", cluster_n=1, second=Pair(200)), ((1,), (300,))),
+    (Case(BOTH, 128, schedule="pingpong-128x64", cluster_n=2, second=Pair(24, K, MN)), ((321,),)),
+    (Case(BOTH, 256, schedule="cooperative-128x128", cluster_n=2, second=Pair(130, MN, MN)), ((200,),)),
+    (Case(BOTH, 40, schedule="cooperative-128x128", cluster_n=1, second=Pair(64, MN, K)), ((130,),)),
+    (
+        Case(
+            replace(BOTH, function=lambda *x: _both(*x)[:2], outputs=BOTH.outputs[:2]),
+            64,
+            schedule="cooperative-128x128",
+            cluster_n=1,
+            batched=True,
+            second=Pair(72, K, MN),
+        ),
+        ((2, 140),),
+    ),
+)
+
+
+@pytest.mark.parametrize("case, leads", CASES, ids=lambda x: str(x) if isinstance(x, Case) else "")
+def test_whole_numbers_are_exact(
+    case: Case, leads: tuple[tuple[int, ...], ...], tmp_path: Path, include: Path
+) -> None:
+    kernel = kernel_of(case, tmp_path, include)
+    for seed, lead in enumerate(leads):
+        for k in (8, 136):
+            t = make_tensors(case, lead, k, integers=True, seed=seed, device="cpu")
+            check_exact(t, launched(kernel, t, seed=seed, launches=2).tiles, f"{lead}, K = {k}")
+
+
+def test_the_middle_of_an_mlp_and_its_gradient(tmp_path: Path, include: Path) -> None:
+    case = Case(MIDDLE, 128, schedule="cooperative-128x128", cluster_n=1, second=Pair(96, K, MN))
+    t = make_tensors(case, 200, 72, device="cpu")
+    check(t, launched(kernel_of(case, tmp_path, include), t, seed=3).tiles)
