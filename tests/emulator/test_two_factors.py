@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from comfuse.generator.spec import DType, Major, Pair, Space
+from comfuse.generator.spec import Major, Pair
 from tests.emulator.cases import kernel_of, launched
-from tests.gpu.algebra import Algebra, Program
 from tests.gpu.compare import check, check_exact
 from tests.gpu.support import Case, make_tensors
-from tests.gpu.two_factors import MIDDLE
+from tests.gpu.two_factors import BOTH, MIDDLE, TILES
 
-FP32 = DType.FP32
-
-
-def _both(a: Algebra, acc: Any, shift: Any) -> tuple[Any, ...]:
-    x = a.add(a.relu(acc[0]), shift)
-    return x, a.sub(a.mul(acc[1], a.const(2.0)), x), a.col_sum(acc[1])
-
-
-BOTH = Program(
-    "both",
-    _both,
-    (("shift", Space.ROW, FP32),),
-    (("first", None), ("second", FP32), ("sums", FP32)),
-    products=2,
-)
 K, MN = Major.K, Major.MN
 #: Both teams and one; all Bs permuted, pairs of columns, accumulators traded; a cluster; batches.
 CASES = (
@@ -39,7 +21,7 @@ CASES = (
     (Case(BOTH, 40, schedule="cooperative-128x128", cluster_n=1, second=Pair(64, MN, K)), ((130,),)),
     (
         Case(
-            replace(BOTH, function=lambda *x: _both(*x)[:2], outputs=BOTH.outputs[:2]),
+            TILES,
             64,
             schedule="cooperative-128x128",
             cluster_n=1,

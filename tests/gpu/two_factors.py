@@ -1,4 +1,4 @@
-"""The backward of an MLP's middle: two GEMMs with an A each."""
+"""Programs of two GEMMs with an A each, among them the backward of an MLP's middle."""
 
 from __future__ import annotations
 
@@ -21,3 +21,17 @@ MIDDLE = Program(
     (("middle", None), ("d_pre", None), ("d_bias", DType.FP32)),
     products=2,
 )
+
+
+def _both(a: Algebra, acc: Any, shift: Any) -> tuple[Any, ...]:
+    return *_tiles(a, acc, shift), a.col_sum(acc[1])
+
+
+def _tiles(a: Algebra, acc: Any, shift: Any) -> tuple[Any, ...]:
+    x = a.add(a.relu(acc[0]), shift)
+    return x, a.sub(a.mul(acc[1], a.const(2.0)), x)
+
+
+_SHIFT, _RESULTS = (("shift", Space.ROW, DType.FP32),), (("first", None), ("second", DType.FP32))
+BOTH = Program("both", _both, _SHIFT, (*_RESULTS, ("sums", DType.FP32)), products=2)
+TILES = Program("both_tiles", _tiles, _SHIFT, _RESULTS, products=2)
