@@ -29,7 +29,7 @@ def middle_gradient(
 
     For ``y = middle @ w1.T`` with the gradient dy, (M, n): a1 is dy, and b1 the (h, n) transpose of w1, which
     is contiguous along ``w1_major``.  Outputs are ``d_pre``, the gradient of what the activation read; the
-    ``middle``, where it is wanted; and ``d_b0``, float32 of shape (h,), the ``sums`` of d_pre's columns.
+    ``middle``, where it is wanted; and ``d_b0``, (h,) in the dtype of b0, the ``sums`` of d_pre's columns.
     """
     if activation not in DERIVATIVES:
         raise SpecError("activation", f"got {activation!r}, allowed: {', '.join(map(str, DERIVATIVES))}")
@@ -44,5 +44,5 @@ def middle_gradient(
     if middle:
         b.store("middle", y, dtype)
     if sums:
-        b.store("d_b0", b.op("col_sum", d_pre, name="sums"), DType.FP32)
+        b.store("d_b0", b.op("col_sum", d_pre, name="sums"), b0 or DType.FP32)
     return b.spec()

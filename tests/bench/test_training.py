@@ -63,7 +63,7 @@ def test_arguments_of_a_launch(case: training.Case) -> None:
     plan = training.plans(case)[0]
     kernel = dataclasses.make_dataclass("Kernel", [("launch", int, 1)])()
     kernel.workspace_bytes = lambda m, batches: 0
-    outputs = (x.new_empty(case.m, case.h), x.new_empty(case.m, case.h), torch.empty(case.h))
+    outputs = (x.new_empty(case.m, case.h), x.new_empty(case.m, case.h), x.new_empty(case.h))
     _, _, args = raw_launch(kernel, plan.spec, x, [w0, inputs.dy, w1.t()], [b0], outputs)
     assert (args.m, args.k, args.k1) == (case.m, case.k, case.n)
     assert (args.a.data, args.a1.data) == (x.data_ptr(), inputs.dy.data_ptr())

@@ -18,7 +18,7 @@ MIDDLE = Program(
     "middle",
     _middle,
     (("bias", Space.ROW),),
-    (("middle", None), ("d_pre", None), ("d_bias", DType.FP32)),
+    (("middle", None), ("d_pre", None), ("d_bias", None)),
     products=2,
 )
 

@@ -68,9 +68,8 @@ def _backward(ctx: Any, grad: Tensor) -> Gradients:
         d, d_weight, d_bias = _of_norm(ctx.norm, grad, kept, norm_weight, norm_bias, asked)
     dx = dw0 = db0 = middle = None
     if before:
-        d_pre, middle, sums = _of_middle(d, x, w0, b0, w1, ctx.activation, of_w1, of_b0)
+        d_pre, middle, db0 = _of_middle(d, x, w0, b0, w1, ctx.activation, of_w1, of_b0)
         dx, dw0 = of_product(d_pre, x, w0, of_x, of_w0)
-        db0 = sums.to(b0.dtype) if of_b0 else None
     elif of_w1:
         middle = run("fused_gemm", x, w0, (b0, None), (ctx.activation,))
     _, dw1 = of_product(d, middle, None, False, True) if of_w1 else (None, None)
@@ -148,8 +147,8 @@ def _of_middle(
     middle: bool,
     sums: bool,
 ) -> tuple[Any, Any, Any]:
-    """The gradient of what the activation read, what it gave, and the sums of the former, as far as asked;
-    ``d``: the gradient of ``middle @ w1.T``.
+    """The gradient of what the activation read, what it gave, and b0's gradient, as far as asked; ``d``: that
+    of ``middle @ w1.T``.
     """
     w1_major = Major.K if w1.stride(0) == 1 and w1.stride(1) != 1 else Major.MN
     b0_dtype = None if b0 is None else SPEC_DTYPES[b0.dtype]
