@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from comfuse.generator.spec import Major, Pair
+from tests.emulator.build import spoilt
 from tests.emulator.cases import kernel_of, launched
 from tests.gpu.compare import check, check_exact
 from tests.gpu.support import Case, make_tensors
@@ -48,3 +49,21 @@ def test_the_middle_of_an_mlp_and_its_gradient(tmp_path: Path, include: Path) ->
     case = Case(MIDDLE, 128, schedule="cooperative-128x128", cluster_n=1, second=Pair(96, K, MN))
     t = make_tensors(case, 200, 72, device="cpu")
     check(t, launched(kernel_of(case, tmp_path, include), t, seed=3).tiles)
+
+
+#: Changes to the loop over the second product's K blocks.
+FAULTS = {
+    "its first block does not free the last of the pass before": ("Pass > 0 || k > 0", "k > 0"),
+    "it adds to what the accumulators held": ("k > 0 || step > 0);", "true);"),
+    "it accumulates over the first product": ("kFirst = Pass * kColumnsOfPass / 2;", "kFirst = 0;"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_show(fault: str, tmp_path: Path) -> None:
+    """As errors or wrong results."""
+    case = CASES[3][0]
+    kernel = kernel_of(case, tmp_path, spoilt(tmp_path, "mainloop.hpp", *FAULTS[fault]))
+    t = make_tensors(case, 1000, 136, integers=True, device="cpu")
+    with pytest.raises(AssertionError):
+        check_exact(t, launched(kernel, t, seed=1).tiles)
