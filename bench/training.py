@@ -60,8 +60,10 @@ class Case:
 
     @property
     def predicted(self) -> ways.Predicted:
-        layers = ways.Layers(self.n, self.k, self.h, _BF16, self.activation, _BF16)
-        return ways.predicted(layers, self.m, "h200")
+        options = {"activation": self.activation, "b0": _BF16, "b1": _BF16, "saved": True}
+        return ways.predicted(
+            catalog.mlp(self.n, self.k, self.h, _BF16, **options), self.activation, self.m, "h200"
+        )
 
 
 SIZES = ((327680, 128, 512, 128), (65536, 256, 1024, 256), (16384, 1024, 4096, 1024))

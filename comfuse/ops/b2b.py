@@ -84,11 +84,10 @@ def _unfused(
     activation1: str | None,
 ) -> Tensor:
     if activation1 is None and residual0 is None:
-        way = ways.way_of(x, w0, b0, w1, activation0)
+        layers = (x, w0, b0, w1, b1, residual1, None, None, activation0, None, "before")
+        way = ways.way_of(*layers)
         if way != ways.KEPT:
-            chain = way == ways.ANEW_CHAIN
-            outer = (b1, residual1, None, None)
-            return autograd.b2b(x, w0, b0, w1, *outer, activation0, None, "before", 0.0, chain)
+            return autograd.b2b(*layers, 0.0, way == ways.ANEW_CHAIN)
     middle = fused_gemm(x, w0, b0, activation0, residual0)
     return fused_gemm(middle, w1, b1, activation1, residual1)
 

@@ -115,7 +115,7 @@ def _refuse(name: str, given: Any, why: str) -> None:
 
 def _plain(x: Tensor, w0: Tensor, b0: Tensor | None, *rest: Any) -> Tensor:
     w1, *outer, activation, norm, position = rest[:8]
-    way = ways.way_of(x, w0, b0, w1, activation)
+    way = ways.way_of(x, w0, b0, w1, *outer, activation, norm, position)
     if way == ways.KEPT:
         return _outer(fused_gemm(x, w0, b0, activation), *rest)
     eps = rest[8] if len(rest) > 8 else 0.0

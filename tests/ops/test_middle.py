@@ -14,8 +14,10 @@ from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
 from comfuse import fallbacks, ops
-from comfuse.errors import GradientError
+from comfuse.errors import GradientError, PlanError
 from comfuse.generator import catalog
+from comfuse.generator.chain import ChainSpec
+from comfuse.generator.plan.program import plan
 from comfuse.generator.spec import DType, FusedSpec, Major
 from comfuse.ops import programs
 from comfuse.ops.autograd import ways
@@ -198,16 +200,20 @@ def test_opcheck_of_the_kernel(bias: DType | None, w1_major: Major) -> None:
 # --- which way ---
 
 
+def predicted(n: int, k: int, h: int, activation: str, m: int, *, chains: bool = True) -> ways.Predicted:
+    chain = catalog.mlp(n, k, h, DType.BF16, b0=DType.BF16, activation=activation)
+    return ways.predicted(chain, activation, m, "h200", chains=chains)
+
+
 def test_the_cost_model_chooses() -> None:
-    half = DType.BF16
-    wide = ways.predicted(ways.Layers(128, 128, 512, half, "silu", half), 327680, "h200")
+    wide = predicted(128, 128, 512, "silu", 327680)
     assert wide.way == ways.ANEW_CHAIN
-    long = ways.predicted(ways.Layers(1024, 1024, 4096, half, "gelu", half), 16384, "h200")
+    long = predicted(1024, 1024, 4096, "gelu", 16384)
     assert math.isinf(long.chain)
     assert (long.way, long.way_anew) == (ways.KEPT, ways.ANEW_LAYERS)
-    none = ways.predicted(ways.Layers(1024, 1024, 4096, half, "exp", half), 16384, "h200")
+    none = predicted(1024, 1024, 4096, "exp", 16384)
     assert (none.anew, none.way_anew) == (math.inf, ways.KEPT)
-    turned_off = ways.predicted(ways.Layers(128, 128, 512, half, "silu", half), 327680, "h200", chains=False)
+    turned_off = predicted(128, 128, 512, "silu", 327680, chains=False)
     assert (turned_off.chain, turned_off.way_anew) == (math.inf, ways.ANEW_LAYERS)
 
 
@@ -218,7 +224,36 @@ def test_the_setting_decides(monkeypatch: pytest.MonkeyPatch, setting: str, want
     monkeypatch.setenv("COMFUSE_RECOMPUTE", setting)
     x = torch.empty(1, 128, dtype=BF16).expand(327680, 128)
     w0, w1 = torch.empty(512, 128, dtype=BF16), torch.empty(128, 512, dtype=BF16)
-    assert ways.way_of(x, w0, None, w1, "silu") == wanted
+    nothing = (None, None, None, None)
+    assert ways.way_of(x, w0, None, w1, *nothing, "silu", None, "before") == wanted
+
+
+def test_a_chain_is_planned_with_what_is_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing falls back where a residual or a norm leaves no plan for one kernel."""
+    monkeypatch.setenv("COMFUSE_RECOMPUTE", "always")
+    planned: list[ChainSpec] = []
+
+    def refuse(program: Any, *rest: Any) -> Any:
+        if isinstance(program, ChainSpec):
+            planned.append(program)
+            raise PlanError("no")
+        return plan(program, *rest)
+
+    monkeypatch.setattr(ways, "plan", refuse)
+    ways.predicted.cache_clear()
+    with _Regions() as regions:
+        CASES[6](leaves(CASES[6].arguments((2, 3), BF16, FP32))).float().sum().backward()
+    ways.predicted.cache_clear()
+    assert not any(isinstance(spec, ChainSpec) for spec in regions.specs)
+    assert [o.name for o in planned[0].operands] == [
+        "b0",
+        "b1",
+        "residual",
+        "norm_weight",
+        "norm_bias",
+        "eps",
+    ]
+    assert [o.name for o in planned[0].outputs] == ["y", "pre", "mean", "rstd"]
 
 
 @pytest.mark.parametrize("sizes", [(7, H, N), (K, H, 20), (0, H, N)], ids=str)

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import index
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,18 +33,6 @@ from comfuse.ops.tracing import constant_when_traced
 from comfuse.reference import SPEC_DTYPES
 
 KEPT, ANEW_CHAIN, ANEW_LAYERS = "kept", "anew, one kernel forward", "anew, a kernel a layer forward"
-
-
-@dataclass(frozen=True)
-class Layers:
-    """Two layers, by what the ways differ in: x (..., k), the middle (..., h), y (..., n)."""
-
-    n: int
-    k: int
-    h: int
-    dtype: DType
-    activation: str | None = None
-    b0: DType | None = None
 
 
 @dataclass(frozen=True)
@@ -74,13 +63,32 @@ class Predicted:
         return ANEW_CHAIN if self.chain <= self.layers else ANEW_LAYERS
 
 
-def way_of(x: Tensor, w0: Tensor, b0: Tensor | None, w1: Tensor, activation: str | None) -> str:
-    """:data:`KEPT`, :data:`ANEW_CHAIN` or :data:`ANEW_LAYERS`; a trace plans for many rows."""
+def way_of(
+    x: Tensor,
+    w0: Tensor,
+    b0: Tensor | None,
+    w1: Tensor,
+    b1: Tensor | None,
+    residual: Tensor | None,
+    norm_weight: Tensor | None,
+    norm_bias: Tensor | None,
+    activation: str | None,
+    norm: str | None,
+    position: str,
+) -> str:
+    """:data:`KEPT`, :data:`ANEW_CHAIN` or :data:`ANEW_LAYERS`; a trace plans for many rows.
+
+    Of an MLP without a gate, whose arguments have been checked.
+    """
     rows = None if torch.compiler.is_compiling() else _rows(x)
     # index: the shape of a weight is no symbol.
     sizes = [index(size) for size in (w1.shape[0], w0.shape[1], w0.shape[0])]
-    b0_dtype = None if b0 is None else SPEC_DTYPES[b0.dtype]
-    return _way(sizes, AB_DTYPES[x.dtype], activation, b0_dtype, rows, x.device.index if x.is_cuda else None)
+    operands = (b0, b1, residual, norm_weight, norm_bias)
+    dtypes = [None if t is None else SPEC_DTYPES[t.dtype] for t in operands]
+    repeats = residual is not None and residual.numel() * sizes[1] != x.numel() * sizes[0]
+    options = [activation, norm, position]
+    device = x.device.index if x.is_cuda else None
+    return _way(sizes, AB_DTYPES[x.dtype], dtypes, True if repeats else False, options, rows, device)  # noqa: SIM210
 
 
 def _rows(x: Tensor) -> int | None:
@@ -93,60 +101,77 @@ def _rows(x: Tensor) -> int | None:
 def _way(
     sizes: list[int],
     dtype: DType,
-    activation: str | None,
-    b0: DType | None,
+    operands: list[DType | None],
+    repeats: bool,
+    options: list[Any],
     rows: int | None,
     device: int | None,
 ) -> str:
     wanted = settings.recompute()
     if wanted == "never" or 0 in sizes:
         return KEPT
+    chain = _chain(tuple(sizes), dtype, tuple(operands), repeats, tuple(options))
     gpu = GPUS["h200"] if device is None else calibrated_gpu(device)
-    found = predicted(Layers(*sizes, dtype, activation, b0), rows, gpu, chains=settings.chains())
+    found = predicted(chain, options[0], rows, gpu, chains=settings.chains())
     return found.way_anew if wanted == "always" else found.way
 
 
 @lru_cache(maxsize=1024)
-def predicted(layers: Layers, rows: int | None, gpu: Gpu | str, *, chains: bool = True) -> Predicted:
+def _chain(
+    sizes: tuple[int, ...],
+    dtype: DType,
+    operands: tuple[DType | None, ...],
+    repeats: bool,
+    options: tuple[Any, ...],
+) -> ChainSpec:
+    """What runs as one kernel, with what a norm keeps."""
+    given = dict(zip(("b0", "b1", "residual", "norm_weight", "norm_bias"), operands, strict=True))
+    chosen: dict[str, Any] = dict(zip(("activation", "norm", "residual_position"), options, strict=True))
+    strided = ("residual",) if repeats else ()
+    return catalog.mlp(*sizes, dtype, **given, **chosen, strided=strided, saved=True)
+
+
+@lru_cache(maxsize=1024)
+def predicted(
+    chain: ChainSpec, activation: str | None, rows: int | None, gpu: Gpu | str, *, chains: bool = True
+) -> Predicted:
     """What the cost model says of each way.
 
     Args:
+        chain: :func:`comfuse.generator.catalog.mlp` without a gate, with what a norm saves.
+        activation: that of its middle.
         rows: None: many.
         chains: whether both layers may be one kernel.
     """
-    p, target = layers, find(gpu)
-    of_b0 = {"bias": p.b0, "activation": p.activation}
-    second = _us(catalog.linear(p.n, p.h, p.dtype), rows, target)
-    kept = _us(catalog.linear(p.h, p.k, p.dtype, **of_b0, saved=_keeps_pre(p)), rows, target)
-    kept += second + _us(catalog.linear(p.h, p.n, p.dtype, layouts=Layouts(b=Major.MN)), rows, target)
-    kept += _passes_us(layers, rows, target)
-    if p.activation not in catalog.DERIVATIVES:
-        return Predicted(kept, math.inf, math.inf)
-    sums = p.b0 is not None
-    backward = _us(
-        catalog.middle_gradient(p.h, p.k, p.n, p.dtype, b0=p.b0, activation=p.activation, sums=sums),
-        rows,
-        target,
+    target = find(gpu)
+    first, second = chain.links
+    h, k, n, dtype = first.n, first.k, second.n, first.dtype
+    b0 = first.operands[0].dtype if first.operands else None
+    keeps_pre = activation is not None and activation not in FROM_RESULT
+    kept = sum(
+        _us(spec, rows, target)
+        for spec in (
+            catalog.linear(h, k, dtype, bias=b0, activation=activation, saved=keeps_pre),
+            second,
+            catalog.linear(h, n, dtype, layouts=Layouts(b=Major.MN)),
+        )
     )
-    chain = math.inf
-    if chains:
-        chain = _us(catalog.mlp(p.n, p.k, p.h, p.dtype, b0=p.b0, activation=p.activation), rows, target)
-    first = _us(catalog.linear(p.h, p.k, p.dtype, **of_b0), rows, target)
-    return Predicted(kept, chain + backward, first + second + backward)
+    kept += _passes_us(first, activation, rows, target)
+    if activation not in catalog.DERIVATIVES:
+        return Predicted(kept, math.inf, math.inf)
+    gradient = catalog.middle_gradient(h, k, n, dtype, b0=b0, activation=activation, sums=b0 is not None)
+    backward = _us(gradient, rows, target)
+    forward = _us(chain, rows, target) if chains else math.inf
+    layers = _us(first, rows, target) + _us(second, rows, target)
+    return Predicted(kept, forward + backward, layers + backward)
 
 
-def _keeps_pre(layers: Layers) -> bool:
-    return layers.activation is not None and layers.activation not in FROM_RESULT
-
-
-def _passes_us(layers: Layers, rows: int | None, gpu: Gpu) -> float:
+def _passes_us(first: FusedSpec, activation: str | None, rows: int | None, gpu: Gpu) -> float:
     """Over the middle in the backward: two reads and a store of the activation's, and a read for the sums."""
-    count, launches = 0, 0
-    if layers.activation is not None:
-        count, launches = 3, 1
-    if layers.b0 is not None:
+    count, launches = (0, 0) if activation is None else (3, 1)
+    if first.operands:
         count, launches = count + 1, launches + 1
-    moved = count * (rows or LARGE_M) * layers.h * layers.dtype.nbytes
+    moved = count * (rows or LARGE_M) * first.n * first.dtype.nbytes
     return 1e6 * moved / gpu.bandwidth + launches * gpu.constants.launch_us
 
 
