@@ -13,6 +13,7 @@ from comfuse import fallbacks, ops
 from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import DType, FusedSpec, Major, Pair
+from comfuse.ops import programs
 from comfuse.ops.schema import GENERAL
 from tests.gpu.compare import check, check_exact
 from tests.gpu.support import Case, make_tensors, run_kernel, run_op
@@ -80,7 +81,6 @@ def test_launches_are_bit_identical(case: Case, kernels) -> None:
 
 # --- the gradients of fused_mlp and fused_b2b_gemm ---
 
-HALF = DType.BF16
 LEAD = (3, 5, 43)
 OPTIONS: dict[str, dict[str, Any]] = {
     "gelu": {"activation": "gelu"},
@@ -91,24 +91,42 @@ OPTIONS: dict[str, dict[str, Any]] = {
 with_options = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 
 
+#: By name: what COMFUSE_RECOMPUTE and COMFUSE_CHAINS are.
+WAYS = {"kept": ("never", "1"), "chain": ("always", "1"), "layers": ("always", "0")}
+
+
+class _Programs(torch.utils._python_dispatch.TorchDispatchMode):
+    """Those that the ops run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, ChainSpec | FusedSpec] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "comfuse":
+            self.found[args[0]] = programs.parse(args[0]).spec
+        return func(*args, **(kwargs or {}))
+
+
 def specs_ahead() -> list[ChainSpec | FusedSpec]:
-    """The programs of most calls below."""
-    biases = {"b0": HALF, "b1": DType.FP32}
-    found: list[ChainSpec | FusedSpec] = []
-    for options in OPTIONS.values():
-        saved = options.get("norm") is not None
-        found.append(catalog.mlp(128, 128, 256, HALF, **biases, **options, saved=saved))
-        found.append(
-            catalog.middle_gradient(256, 128, 128, HALF, b0=HALF, activation=options["activation"], sums=True)
-        )
-    return found
+    """What the calls below, and the backwards, make of the same arguments on a CPU."""
+    shapes = {"x": (1, 128), "w0": (256, 128), "b0": (256,), "w1": (128, 256), "b1": (128,)}
+    with _Programs() as ran, pytest.MonkeyPatch.context() as patch:
+        for recompute, chains in WAYS.values():
+            patch.setenv("COMFUSE_RECOMPUTE", recompute)
+            patch.setenv("COMFUSE_CHAINS", chains)
+            for options in OPTIONS.values():
+                given = {name: torch.zeros(size).bfloat16() for name, size in shapes.items()}
+                given = gradients.leaves(given | {"b1": torch.zeros(128)})
+                ops.fused_mlp(**given, **options).sum().backward()
+    return list(ran.found.values())
 
 
-@pytest.fixture(params=["never", "always", "layers"])
+@pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("COMFUSE_RECOMPUTE", "never" if request.param == "never" else "always")
-    if request.param == "layers":
-        monkeypatch.setenv("COMFUSE_CHAINS", "0")
+    recompute, chains = WAYS[request.param]
+    monkeypatch.setenv("COMFUSE_RECOMPUTE", recompute)
+    monkeypatch.setenv("COMFUSE_CHAINS", chains)
     return str(request.param)
 
 
@@ -179,6 +197,7 @@ def test_a_gradient_that_is_broadcast_is_copied(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.usefixtures("kernels")
 def test_opcheck() -> None:
-    spec = catalog.middle_gradient(256, 128, 128, HALF, b0=HALF, activation="gelu", sums=True)
+    half = DType.BF16
+    spec = catalog.middle_gradient(256, 128, 128, half, b0=half, activation="gelu", sums=True)
     operands = [normal(7, 128), normal(128, 256).t(), normal(256)]
     torch.library.opcheck(GENERAL, (spec.text(), normal(7, 128), normal(256, 128), operands, []))
