@@ -68,9 +68,9 @@ def prepare(
     """A call that launches the spec's kernel on the current stream, with a workspace of its own.
 
     ``a`` (..., K), ``b`` (N, K) for each product, both as the spec has them contiguous, of a chain link by
-    link; ``operands`` and ``outputs`` as ``comfuse.ops.region`` takes and gives them, the run-time scalars
-    and further factors left out; batched, each with its batch or shared.  Nothing is checked but what the
-    kernel itself checks.
+    link; the second product's own A, if it has one, before its B.  ``operands`` and ``outputs`` as
+    ``comfuse.ops.region`` takes and gives them, the run-time scalars and further factors left out; batched,
+    each with its batch or shared.  Nothing is checked but what the kernel itself checks.
 
     Raises:
         ValueError: a tensor cannot be walked with the strides that a kernel knows.
@@ -106,9 +106,13 @@ def raw_launch(
     m = a.shape[-2] if first.batched else a.numel() // a.shape[-1]
     arguments = abi.Args(abi_version=abi.ABI_VERSION, m=m, k=a.shape[-1], batches=batches)
     arguments.a = layout.factor(first, first.a_major, a)
-    factors = [link for link in links for _ in range(link.products)]
-    for i, (link, t) in enumerate(zip(factors, b, strict=True)):
-        arguments.b[i] = layout.factor(link, link.b_major, t)
+    rest = list(b)
+    if isinstance(spec, FusedSpec) and spec.second is not None:
+        own = rest.pop(1)
+        arguments.k1, arguments.a1 = own.shape[-1], layout.factor(spec, spec.second.a_major, own)
+    factors = [(link, link.pair_of(product).b_major) for link in links for product in range(link.products)]
+    for i, ((link, major), t) in enumerate(zip(factors, rest, strict=True)):
+        arguments.b[i] = layout.factor(link, major, t)
     slots = [(link, o) for link in links for o in link.operands if o.space is not Space.SCALAR]
     for i, ((link, o), t) in enumerate(zip(slots, operands, strict=True)):
         arguments.operands[i] = layout.operand(link, o.space, t, m)

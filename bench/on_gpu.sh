@@ -5,12 +5,12 @@
 #   bench/on_gpu.sh build tests plain        these stages, in this order
 #
 # Usual stages: build tests random sanitizer plain overhead bench graphs models pass-time
-# Others: chains tune rmsnorm narrow build-models b2b attention profile timeline energy
+# Others: chains tune rmsnorm narrow build-models b2b attention training profile timeline energy
 # Environment:
 #   OUT              results and logs go here (default: bench/results)
 #   COMFUSE_COMMIT   the commit that is measured, where this copy of the tree has no git
 #   BUILD_ARGS BUILD_BENCH_ARGS TEST_ARGS CHAINS_ARGS RANDOM_ARGS PLAIN_ARGS BENCH_ARGS TUNE_ARGS RMSNORM_ARGS
-#   NARROW_ARGS GRAPHS_ARGS MODELS_ARGS B2B_ARGS ATTENTION_ARGS
+#   NARROW_ARGS GRAPHS_ARGS MODELS_ARGS B2B_ARGS ATTENTION_ARGS TRAINING_ARGS
 #                    more arguments for a stage, e.g. BUILD_ARGS='tests/gpu -k n768' TEST_ARGS='-k n768'
 #   MODELS           workloads of models, or models, for build-models, models and pass-time, e.g. 'bert_large gpt2-inference'
 #   LIMIT_<STAGE>    seconds, e.g. LIMIT_TESTS=200
@@ -19,7 +19,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 usual=(build tests random sanitizer plain overhead bench graphs models pass-time)
-known=" ${usual[*]} chains tune rmsnorm narrow build-models b2b attention profile timeline energy "
+known=" ${usual[*]} chains tune rmsnorm narrow build-models b2b attention training profile timeline energy "
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=("${usual[@]}")
 for s in "${stages[@]}"; do
@@ -118,6 +118,12 @@ run_stage() {
     b2b) stage b2b 400 python3 -m bench b2b --processes 1 --output "$out" ${B2B_ARGS:-} ;;
     # shellcheck disable=SC2086
     attention) stage attention 300 python3 -m bench.attention --output "$out" ${ATTENTION_ARGS:-} ;;
+    training) # whole steps, then what the backward runs before its GEMMs
+      # shellcheck disable=SC2086
+      stage training 300 python3 -m bench.training --output "$out" ${TRAINING_ARGS:-}
+      # shellcheck disable=SC2086
+      stage training-backward 200 python3 -m bench.training --backward --output "$out" ${TRAINING_ARGS:-}
+      ;;
     # shellcheck disable=SC2086
     rmsnorm) stage rmsnorm 500 python3 -m bench rmsnorm --processes 1 --output "$out" ${RMSNORM_ARGS:-} ;;
     # shellcheck disable=SC2086

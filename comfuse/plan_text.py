@@ -23,10 +23,14 @@ def program_text(spec: FusedSpec | ChainSpec, rows: str) -> list[str]:
         sizes.append(f"{spec.products} products")
     if spec.batched:
         sizes.append("batched")
-    if spec.a_major is Major.MN:
-        sizes.append("A contiguous along M")
-    if spec.b_major is Major.MN:
-        sizes.append("B contiguous along N")
+    for number, pair in enumerate(spec.pairs):
+        which = number if spec.second is not None else ""
+        if number > 0:
+            sizes.append(f"K{which} = {pair.k}")
+        if pair.a_major is Major.MN:
+            sizes.append(f"A{which} contiguous along M")
+        if pair.b_major is Major.MN:
+            sizes.append(f"B{which} contiguous along N")
     return _program(sizes, describe(spec), [_operand(o, "N") for o in spec.operands])
 
 

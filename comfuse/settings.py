@@ -20,6 +20,7 @@ from comfuse.errors import SettingError
 
 T = TypeVar("T")
 Jit = Literal["auto", "off", "require", "background"]
+Recompute = Literal["auto", "always", "never"]
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,12 @@ CHAINS: Variable[bool] = Variable(
     "0: never run two GEMMs back to back as one kernel; each gets a kernel of its own.  To be set before "
     "such a program is first called",
 )  # fmt: skip
+RECOMPUTE: Variable[Recompute] = Variable(
+    "COMFUSE_RECOMPUTE", _choice("auto", "always", "never"), lambda: "auto",
+    "auto, always, never",
+    "whether the backward of fused_mlp and fused_b2b_gemm computes what lies between the layers anew, in one "
+    "kernel, or the forward keeps it; auto: what the cost model predicts to be the faster",
+)  # fmt: skip
 LOG: Variable[str] = Variable(
     "COMFUSE_LOG", _choice("debug", "info", "warning", "error"), lambda: "warning",
     "debug, info, warning, error", "if set, messages of at least this level are printed",
@@ -158,8 +165,8 @@ BUILD_TIMEOUT: Variable[float] = Variable(
 )  # fmt: skip
 
 TABLE: tuple[Variable[Any], ...] = (
-    CACHE_DIR, JIT, STRICT, CHAINS, LOG, DUMP_DIR, CUTLASS_DIR, NVCC_FLAGS, COMPILER_LAUNCHER, LIBRARY,
-    TUNED, CALIBRATION, MAX_JOBS, BUILD_TIMEOUT,
+    CACHE_DIR, JIT, STRICT, CHAINS, RECOMPUTE, LOG, DUMP_DIR, CUTLASS_DIR, NVCC_FLAGS, COMPILER_LAUNCHER,
+    LIBRARY, TUNED, CALIBRATION, MAX_JOBS, BUILD_TIMEOUT,
 )  # fmt: skip
 
 
@@ -189,6 +196,10 @@ def strict() -> bool:
 
 def chains() -> bool:
     return CHAINS.get()
+
+
+def recompute() -> Recompute:
+    return RECOMPUTE.get()
 
 
 def log() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from comfuse.generator.spec import DType, FusedSpec, Major, Node, Operand, Output, Space
+from comfuse.generator.spec import DType, FusedSpec, Major, Node, Operand, Output, Pair, Space
 
 
 class SpecBuilder:
@@ -26,6 +26,7 @@ class SpecBuilder:
         b_major: Major = Major.K,
         batched: bool = False,
         group: int | None = None,
+        second: Pair | None = None,
     ) -> None:
         self.n = n
         self.k = k
@@ -35,6 +36,7 @@ class SpecBuilder:
         self.b_major = b_major
         self.batched = batched
         self.group = group
+        self.second = second
         self._operands: list[Operand] = []
         self._nodes: list[Node] = []
         self._outputs: list[Output] = []
@@ -91,6 +93,7 @@ class SpecBuilder:
             self.b_major,
             self.batched,
             self.group,
+            self.second,
         )
 
     def _add(self, node: Node) -> int:

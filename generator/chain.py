@@ -83,6 +83,9 @@ def verify_chain(chain: ChainSpec) -> ChainSpec:
     if len(chain.links) < 2:
         raise SpecError("chain", f"a chain has at least two links, got {len(chain.links)}")
     links = [normalize(link) for link in chain.links]
+    for number, link in enumerate(links):
+        if link.second is not None:
+            raise SpecError(f"link {number}", "all products of a link of a chain share its A")
     for number, (link, following) in enumerate(pairwise(links)):
         _check_hand_over(number, link)
         _check_fit(number + 1, link, following)

@@ -1,9 +1,9 @@
 """What is computed: the one value that every stage of ComFuse starts from.
 
-A :class:`FusedSpec` is a GEMM ``acc[m, n] = sum_k A[m, k] * B[n, k]``, or two side by side that share A,
-followed by a program over the (M, N) tile space: elementwise nodes, reductions, and any number of
-outputs.  It is immutable, hashable and has one canonical text form (:meth:`FusedSpec.text`), so that a
-compiled graph can carry it as a self-sufficient key.
+A :class:`FusedSpec` is a GEMM ``acc[m, n] = sum_k A[m, k] * B[n, k]``, or two side by side that share A or
+have one each, followed by a program over the (M, N) tile space: elementwise nodes, reductions, and any
+number of outputs.  It is immutable, hashable and has one canonical text form (:meth:`FusedSpec.text`), so
+that a compiled graph can carry it as a self-sufficient key.
 
 ``M`` and the number of batches are not part of a spec: one spec, and one kernel, serve all of them.
 """
@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any
 
 SPEC_VERSION = 2
+_VERSION_OF_SECOND = 3  # with a `second`, which whoever reads SPEC_VERSION alone would miss
 
 
 class DType(Enum):
@@ -47,6 +48,15 @@ class Major(Enum):
 
     K = "k"
     MN = "mn"  # M of A (M, K), N of B (N, K)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The factors of a product: A (M, K) and B (N, K), each contiguous along one of its dimensions."""
+
+    k: int
+    a_major: Major = Major.K
+    b_major: Major = Major.K
 
 
 class Space(Enum):
@@ -128,9 +138,10 @@ class Output:
 class FusedSpec:
     """One or two GEMMs with N columns, K products a sum, and the program behind them.
 
-    ``dtype`` is the element type of A (M, K) and of every B (N, K).  ``group`` is the number of neighbouring
-    columns that each of the program's group reductions runs over; it divides N.  ``batched``: A is
-    (batch, M, K), B (batch, N, K) or (N, K), and the program runs for each batch.
+    ``dtype`` is the element type of A (M, K) and of every B (N, K).  Two products share A, K and the majors,
+    unless ``second`` says what those of the second one are, which then has an A of its own.  ``group`` is the
+    number of neighbouring columns that each of the program's group reductions runs over; it divides N.
+    ``batched``: A is (batch, M, K), B (batch, N, K) or (N, K), and the program runs for each batch.
     """
 
     n: int
@@ -144,6 +155,21 @@ class FusedSpec:
     b_major: Major = Major.K
     batched: bool = False
     group: int | None = None
+    second: Pair | None = None
+
+    @cached_property
+    def pairs(self) -> tuple[Pair, ...]:
+        """One for each A: that of all products, or of the first and of the second."""
+        first = Pair(self.k, self.a_major, self.b_major)
+        return (first,) if self.second is None else (first, self.second)
+
+    @property
+    def products_of_a(self) -> int:
+        """How many products read each A."""
+        return self.products // len(self.pairs)
+
+    def pair_of(self, product: int) -> Pair:
+        return self.pairs[product // self.products_of_a]
 
     def __hash__(self) -> int:
         return self._hash
@@ -175,8 +201,10 @@ class FusedSpec:
 
 
 def _encode(spec: FusedSpec) -> dict[str, Any]:
+    second = spec.second
+    own = {} if second is None else {"second": [second.k, second.a_major.value, second.b_major.value]}
     return {
-        "version": SPEC_VERSION,
+        "version": SPEC_VERSION if second is None else _VERSION_OF_SECOND,
         "n": spec.n,
         "k": spec.k,
         "dtype": spec.dtype.value,
@@ -184,6 +212,7 @@ def _encode(spec: FusedSpec) -> dict[str, Any]:
         "major": [spec.a_major.value, spec.b_major.value],
         "batched": spec.batched,
         "group": spec.group,
+        **own,
         "operands": [[o.name, o.space.value, o.dtype.value, o.strided] for o in spec.operands],
         "nodes": [_encode_node(n) for n in spec.nodes],
         "outputs": [[o.name, o.node, o.dtype.value, o.strided, o.heads] for o in spec.outputs],
@@ -204,8 +233,9 @@ def _encode_node(node: Node) -> list[Any]:
 
 
 def _decode(data: dict[str, Any]) -> FusedSpec:
-    if data["version"] != SPEC_VERSION:
+    if data["version"] not in (SPEC_VERSION, _VERSION_OF_SECOND):
         raise ValueError(f"spec version {data['version']}, this ComFuse reads {SPEC_VERSION}")
+    second = data["second"] if data["version"] == _VERSION_OF_SECOND else None
     return FusedSpec(
         n=int(data["n"]),
         k=int(data["k"]),
@@ -218,6 +248,7 @@ def _decode(data: dict[str, Any]) -> FusedSpec:
         b_major=Major(data["major"][1]),
         batched=bool(data["batched"]),
         group=data["group"],
+        second=None if second is None else Pair(int(second[0]), Major(second[1]), Major(second[2])),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 MAX_OPERANDS = 16
 MAX_OUTPUTS = 8
 MAX_SCALARS = 16
@@ -33,6 +33,8 @@ class Args(ctypes.Structure):
         ("batches", ctypes.c_int64),
         ("a", Tensor),
         ("b", Tensor * MAX_FACTORS),
+        ("k1", ctypes.c_int64),
+        ("a1", Tensor),
         ("operands", Tensor * MAX_OPERANDS),
         ("outputs", Tensor * MAX_OUTPUTS),
         ("scalars", ctypes.c_float * MAX_SCALARS),

@@ -40,4 +40,6 @@ def signature(spec: FusedSpec | ChainSpec) -> str:
         spec.n, spec.k, spec.dtype.value, spec.products, spec.a_major.value, spec.b_major.value, spec.batched,
         spec.group,
     ]  # fmt: skip
+    if spec.second is not None:
+        gemm += [spec.second.k, spec.second.a_major.value, spec.second.b_major.value]
     return hash_text(json.dumps([gemm, operands, outputs]))

@@ -9,6 +9,8 @@ from torch import Tensor
 from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import DType, Space
+from comfuse.ops import autograd
+from comfuse.ops.autograd import ways
 from comfuse.ops.faults import Argument
 from comfuse.ops.linear import fused_gemm
 from comfuse.ops.named import NamedOp
@@ -49,8 +51,9 @@ def fused_b2b_gemm(
     Returns:
         (..., N), x's dtype.  It is empty if x has no rows; if K is 0 the products of x sum to zero.
 
-    Differentiable, once.  Where a gradient is wanted, two calls of :func:`fused_gemm` run instead of the one
-    kernel, and keep what these keep: the middle is stored.
+    Differentiable, once, in either of the two ways of :func:`fused_mlp`.  With ``activation1`` or
+    ``residual0`` it is always that in which two calls of :func:`fused_gemm` run instead of the one kernel,
+    and keep what these keep: the middle is stored.
 
     Runs a kernel for each layer, and counts that in ``comfuse.fallbacks``, where the planner refuses the
     sizes (one that is no multiple of 8, N beyond 256, weights too large to pass through the chip for every
@@ -80,6 +83,11 @@ def _unfused(
     activation0: str | None,
     activation1: str | None,
 ) -> Tensor:
+    if activation1 is None and residual0 is None:
+        layers = (x, w0, b0, w1, b1, residual1, None, None, activation0, None, "before")
+        way = ways.way_of(*layers)
+        if way != ways.KEPT:
+            return autograd.b2b(*layers, 0.0, way == ways.ANEW_CHAIN)
     middle = fused_gemm(x, w0, b0, activation0, residual0)
     return fused_gemm(middle, w1, b1, activation1, residual1)
 

@@ -40,7 +40,8 @@ def region(
             that is not aligned to 16 bytes, is copied first (counted); the same holds for ``b`` and for tile
             operands that are not strided.
         b: (N, K) in the spec's dtype, for a batched spec also (batch, N, K).
-        operands: the second product's B, if the spec has two products, then the spec's non-scalar operands in
+        operands: the second product's B, if the spec has two products, behind its A, of a's leading sizes,
+            if it does not share the first one's; then the spec's non-scalar operands in
             order, in the spec's dtypes; of a chain, then the B of its second link and the operands of that
             one, over its own N.  A tile: (..., N) with a's leading sizes or (M, N), for a strided one
             whatever broadcasts to that; its leading dimensions are walked in two strides, and copied first

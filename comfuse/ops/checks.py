@@ -38,9 +38,9 @@ def check(
         raise _shape("a", a, allowed_a(program))
     _check_kind("a", a, a, dtype)
     for factor, tensor in zip(program.factors, factors, strict=True):
-        shape = (factor.n, factor.k)
-        if not _is_any(tensor.shape, [shape, (a.shape[0], *shape)] if program.batched else [shape]):
-            raise _shape(factor.name, tensor, allowed_b(program, factor), a if program.batched else None)
+        beside = a if program.batched or factor.n is None else None
+        if not _is_any(tensor.shape, _factor_shapes(program, factor, a)):
+            raise _shape(factor.name, tensor, allowed_factor(program, factor), beside)
         _check_kind(factor.name, a, tensor, dtype)
     for input, tensor in zip(program.tensors, rest, strict=True):
         _check_kind(input.name, a, tensor, TORCH_DTYPES[input.operand.dtype])
@@ -88,6 +88,13 @@ def _is_a(program: Program, a: Tensor) -> bool:
     else:
         ranked = a.ndim >= (2 if program.splits_heads else 1)
     return ranked and _is_equal(a.shape[-1], program.k)
+
+
+def _factor_shapes(program: Program, factor: Factor, a: Tensor) -> list[Sizes]:
+    if factor.n is None:
+        return [(*a.shape[:-1], factor.k)]
+    shape = (factor.n, factor.k)
+    return [shape, (a.shape[0], *shape)] if program.batched else [shape]
 
 
 def _fits(program: Program, input: Input, lead: tuple[int, ...], shape: tuple[int, ...]) -> bool:
@@ -147,8 +154,10 @@ def allowed_a(program: Program) -> str:
     return f"{shape} with K = {program.k}"
 
 
-def allowed_b(program: Program, factor: Factor) -> str:
+def allowed_factor(program: Program, factor: Factor) -> str:
     n, k = factor.n, factor.k
+    if n is None:
+        return f"a's leading sizes and K = {k}"
     return f"({n}, {k}) or (batch, {n}, {k})" if program.batched else f"({n}, {k})"
 
 

@@ -86,10 +86,10 @@ def facts(program: Program) -> Facts:
     for i, factor in enumerate(program.factors):
         result.b[i] = _slot(
             factor.name,
-            checks.allowed_b(program, factor),
+            checks.allowed_factor(program, factor),
             Space.TILE,
             program.dtype,
-            n=factor.n,
+            n=factor.n or 0,
             k=factor.k,
             place=factor.place,
             major=_MAJORS[factor.major],

@@ -11,6 +11,8 @@ from comfuse.errors import ArgumentError
 from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import DType, Space
+from comfuse.ops import autograd
+from comfuse.ops.autograd import ways
 from comfuse.ops.autograd.function import spread
 from comfuse.ops.faults import Argument
 from comfuse.ops.gated import fused_gated_gemm
@@ -70,9 +72,14 @@ def fused_mlp(
     Returns:
         (..., N), x's dtype.  It is empty if x has no rows; if K is 0 the products of x sum to zero.
 
-    Differentiable, once.  Where a gradient is wanted, the ops of one layer run instead of the one kernel
-    (:func:`fused_gemm` or :func:`fused_gated_gemm`, then :func:`fused_gemm`, :func:`fused_gemm_layernorm` or
-    :func:`fused_gemm_rmsnorm`), and keep what these keep: the middle is stored.
+    Differentiable, once, in either of two ways.  Nothing is kept of the middle: the backward runs a fused
+    kernel that computes it anew beside its gradient, and plain GEMMs; of what is behind the middle, a norm
+    keeps what it read.  Or the ops of one layer run instead of the one kernel (:func:`fused_gemm` or
+    :func:`fused_gated_gemm`, then :func:`fused_gemm`, :func:`fused_gemm_layernorm` or
+    :func:`fused_gemm_rmsnorm`), and keep what these keep: the middle is stored.  The cost model chooses by
+    the sizes (``COMFUSE_RECOMPUTE``); the second way is always that of a gate, and of an activation but
+    None, ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"mish"``, ``"hardswish"``, ``"softplus"``,
+    ``"sigmoid"`` and ``"tanh"``.
 
     Runs a kernel for each layer, and counts that in ``comfuse.fallbacks``, where the planner refuses the
     sizes (one that is no multiple of 8, N beyond 256, weights too large to pass through the chip for every
@@ -107,8 +114,13 @@ def _refuse(name: str, given: Any, why: str) -> None:
 
 
 def _plain(x: Tensor, w0: Tensor, b0: Tensor | None, *rest: Any) -> Tensor:
-    activation = rest[5]
-    return _outer(fused_gemm(x, w0, b0, activation), *rest)
+    w1, *outer, activation, norm, position = rest[:8]
+    way = ways.way_of(x, w0, b0, w1, *outer, activation, norm, position)
+    if way == ways.KEPT:
+        return _outer(fused_gemm(x, w0, b0, activation), *rest)
+    eps = rest[8] if len(rest) > 8 else 0.0
+    chain = way == ways.ANEW_CHAIN
+    return autograd.mlp(x, w0, b0, w1, *outer, activation, norm, position, eps, chain)
 
 
 def _gated(
@@ -165,6 +177,7 @@ _PLAIN = NamedOp(
     weight="w0",
     options=_OPTIONS,
     scalars=("eps",),
+    saved=2,
 )
 _GATED = NamedOp(
     _NAME,

@@ -27,10 +27,13 @@ _ROW_BLOCK = 128
 
 @dataclass(frozen=True)
 class Factor:
-    """The B of a product, (n, k).  ``place``: which of a call's operands it is; -1: none, the call's b."""
+    """The B of a product, (n, k), or its A where that is not the first one's: (M, k), without an n.
+
+    ``place``: which of a call's operands it is; -1: none, the call's b.
+    """
 
     name: str
-    n: int
+    n: int | None
     k: int
     major: Major
     place: int
@@ -74,8 +77,12 @@ class Program:
         tensors: list[Input] = []
         for number, link in enumerate(links):
             for product in range(link.products):
+                pair = link.pair_of(product)
+                if product > 0 and link.second is not None:
+                    place = len(factors) + len(tensors) - 1
+                    factors.append(Factor(f"a{product}", None, pair.k, pair.a_major, place))
                 place = len(factors) + len(tensors) - 1
-                factors.append(Factor(_factor_name(number, product), link.n, link.k, link.b_major, place))
+                factors.append(Factor(_factor_name(number, product), link.n, pair.k, pair.b_major, place))
             for operand in link.operands:
                 if operand.space is not Space.SCALAR:
                     tensors.append(Input(operand, link, len(factors) + len(tensors) - 1))
@@ -125,7 +132,7 @@ class Program:
         return any(output.heads is not None for output in self.outputs)
 
     def split(self, b: Tensor, operands: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """The B of each product, and the operands of the links."""
+        """The factors of the products but the first A, and the operands of the links."""
         factors = [b, *(operands[factor.place] for factor in self.factors[1:])]
         return factors, [operands[tensor.place] for tensor in self.tensors]
 

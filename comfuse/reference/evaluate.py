@@ -34,7 +34,8 @@ def evaluate(
     Args:
         a: (..., K); of a batched spec (batch, M, K).  Any strides.
         b: (N, K), of a batched spec (batch, N, K) or (N, K).  Any strides.  A list of two for a spec with
-            two products.
+            two products; of three if the second has an A of its own, which then comes before its B and has
+            a's leading sizes.
         operands: the non-scalar operands in the order of the spec.  A tile: (..., N) with a's leading sizes
             or (M, N), and for a strided one whatever broadcasts to (..., N).  A row vector: N elements.  A
             column vector: M elements.  Of a batched spec each for all batches, or with a batch in front:
@@ -56,10 +57,10 @@ def evaluate(
     allowed = f"(batch, M, {spec.k})" if spec.batched else f"(..., {spec.k})"
     _check("a", a, a.ndim == rank >= 1 and a.shape[-1] == spec.k, allowed)
     batch, m = (leading[0], leading[1]) if spec.batched else (1, leading.numel())
-    factors = _factors(spec, b, batch)
+    pairs = _pairs(spec, a, b, batch)
     with torch.autocast(a.device.type, enabled=False):
         run = _Run(spec, (batch, m, spec.n), load(spec, leading, operands, scalars, a.device, dtype), dtype)
-        run.products = [_gemm(a.reshape(batch, m, spec.k), factor, dtype) for factor in factors]
+        run.products = [_gemm(x.reshape(batch, m, x.shape[-1]), factor, dtype) for x, factor in pairs]
         for node in spec.nodes:
             run.values.append(run.node(node))
         results = []
@@ -130,15 +131,25 @@ class _Run:
         return torch.arange(count, device=self.products[0].device).to(self.dtype)
 
 
-def _factors(spec: FusedSpec, b: Tensor | Sequence[Tensor], batch: int) -> list[Tensor]:
-    """Every B, of shape (1 or batch, N, K)."""
+def _pairs(
+    spec: FusedSpec, a: Tensor, b: Tensor | Sequence[Tensor], batch: int
+) -> list[tuple[Tensor, Tensor]]:
+    """The A of each product, and its B, of shape (1 or batch, N, K)."""
     factors = [b] if isinstance(b, Tensor) else list(b)
-    if len(factors) != spec.products:
-        raise ArgumentError("reference", "b", f"{len(factors)} tensors", f"{spec.products} tensors")
-    for factor in factors:
-        shapes = [(spec.n, spec.k), (batch, spec.n, spec.k)] if spec.batched else [(spec.n, spec.k)]
+    count = spec.products + len(spec.pairs) - 1
+    if len(factors) != count:
+        raise ArgumentError("reference", "b", f"{len(factors)} tensors", f"{count} tensors")
+    of_a = [a] * spec.products
+    if spec.second is not None:
+        of_a[1] = factors.pop(1)
+        shape = (*a.shape[:-1], spec.second.k)
+        _check("a1", of_a[1], tuple(of_a[1].shape) == shape, str(shape))
+    for product, factor in enumerate(factors):
+        n, k = spec.n, spec.pair_of(product).k
+        shapes = [(n, k), (batch, n, k)] if spec.batched else [(n, k)]
         _check("b", factor, tuple(factor.shape) in shapes, " or ".join(map(str, shapes)))
-    return [factor if factor.ndim == 3 else factor.unsqueeze(0) for factor in factors]
+    wide = (factor if factor.ndim == 3 else factor.unsqueeze(0) for factor in factors)
+    return list(zip(of_a, wide, strict=True))
 
 
 def _gemm(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:

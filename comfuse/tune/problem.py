@@ -11,7 +11,7 @@ from torch import Tensor
 
 from comfuse.errors import WrongResultError
 from comfuse.generator.ops import REDUCTIONS
-from comfuse.generator.spec import FusedSpec, Major, Output, Space
+from comfuse.generator.spec import FusedSpec, Major, Output, Pair, Space
 from comfuse.library.signature import signature
 from comfuse.ops.programs import Program
 from comfuse.reference import TORCH_DTYPES, evaluate, store
@@ -123,17 +123,23 @@ class _Draw:
         return torch.randn(size, device=self.device, generator=self.generator)
 
     def a(self) -> Tensor:
-        dtype = TORCH_DTYPES[self.spec.dtype]
-        return _laid_out(self.normal(*self.lead, self.spec.k).to(dtype), self.spec.a_major)
+        return self._a(self.spec.pairs[0])
 
     def b(self) -> list[Tensor]:
-        n, k, dtype = self.spec.n, self.spec.k, TORCH_DTYPES[self.spec.dtype]
+        """The factors behind the first A: every B, and the second one's own A before it."""
+        factors = [self._b(self.spec.pair_of(product)) for product in range(self.spec.products)]
+        if self.spec.second is not None:
+            factors.insert(1, self._a(self.spec.second))
+        return factors
+
+    def _a(self, pair: Pair) -> Tensor:
+        dtype = TORCH_DTYPES[self.spec.dtype]
+        return _laid_out(self.normal(*self.lead, pair.k).to(dtype), pair.a_major)
+
+    def _b(self, pair: Pair) -> Tensor:
         batch = self.lead[:1] if self.spec.batched else ()
-        scale = max(k, 1) ** -0.5
-        return [
-            _laid_out((scale * self.normal(*batch, n, k)).to(dtype), self.spec.b_major)
-            for _ in range(self.spec.products)
-        ]
+        drawn = max(pair.k, 1) ** -0.5 * self.normal(*batch, self.spec.n, pair.k)
+        return _laid_out(drawn.to(TORCH_DTYPES[self.spec.dtype]), pair.b_major)
 
     def operands(self) -> list[Tensor]:
         n = self.spec.n
@@ -187,7 +193,10 @@ def _results(
             for o, x in zip(tensors, operands, strict=True)
         ]
         part = a if spec.batched else a[rows]
-        parts.append(evaluate(spec, part, b, some, scalars, dtype=dtype, round_outputs=False))
+        factors = list(b)
+        if spec.second is not None and not spec.batched:
+            factors[1] = factors[1][rows]
+        parts.append(evaluate(spec, part, factors, some, scalars, dtype=dtype, round_outputs=False))
     return _joined(spec, parts)
 
 

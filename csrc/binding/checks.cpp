@@ -114,7 +114,10 @@ Extent check_a(Program const& program, View const& a) {
 
 void check_b(Program const& program, Slot const& slot, View const& a, View const& b) {
   int64_t const n = slot.n, k = slot.k;
-  if (!is(b, {n, k}) && !(program.batched && is(b, {a.sizes[0], n, k}))) {
+  if (is_a(slot)) {
+    if (b.rank != a.rank || b.sizes[b.rank - 1] != k || !has_leading_sizes(b, a.rank - 1, a))
+      fail_shape(slot, b, a);
+  } else if (!is(b, {n, k}) && !(program.batched && is(b, {a.sizes[0], n, k}))) {
     if (program.batched) fail_shape(slot, b, a);
     fail_shape(slot, b);
   }

@@ -179,8 +179,8 @@ CfTensor column_vector(Program const& program, Extent const& extent, View const&
 
 }  // namespace
 
-CfTensor factor_a(Program const& program, View const& a, Owned& copies) {
-  return matrix(a, program.batched, program.a.major, element_bytes(program.a.dtype), kSlotA, copies);
+CfTensor factor_a(Program const& program, Slot const& slot, View const& a, Owned& copies) {
+  return matrix(a, program.batched, slot.major, element_bytes(slot.dtype), kSlotA, copies);
 }
 
 CfTensor factor_b(Slot const& slot, View const& b, Owned& copies) {

@@ -73,8 +73,17 @@ void launch(Checked const& checked, CfTensor const* outputs) {
   args.m = extent.m;
   args.k = program.a.k;
   args.batches = extent.batches;
-  args.a = factor_a(program, call.a, copies);
-  for (size_t i = 0; i < program.b.size(); ++i) args.b[i] = factor_b(program.b[i], checked.factor(i), copies);
+  args.a = factor_a(program, program.a, call.a, copies);
+  CfTensor* b = args.b;
+  for (size_t i = 0; i < program.b.size(); ++i) {
+    Slot const& slot = program.b[i];
+    if (is_a(slot)) {
+      args.k1 = slot.k;
+      args.a1 = factor_a(program, slot, checked.factor(i), copies);
+    } else {
+      *b++ = factor_b(slot, checked.factor(i), copies);
+    }
+  }
   for (size_t i = 0; i < program.operands.size(); ++i)
     args.operands[i] = operand(program, extent, call.a, program.operands[i], checked.operand(i), copies);
   for (size_t i = 0; i < program.outputs.size(); ++i) args.outputs[i] = outputs[i];

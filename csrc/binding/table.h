@@ -31,7 +31,7 @@ enum CfMajor : int32_t { CF_K_MAJOR = 0, CF_MN_MAJOR = 1 };
 typedef struct {
   char const* name;
   char const* allowed;  // which shapes it may have, for messages
-  int64_t n;            // columns of the tiles that it is or belongs to; rows of a factor B
+  int64_t n;            // columns of the tiles that it is or belongs to; rows of a factor B, 0 of an A
   int64_t k;            // of a factor: columns
   int64_t heads;        // of an output: the head size, or 0
   int32_t place;        // of a factor or operand: which of a call's operands, -1 for its b
@@ -85,13 +85,15 @@ struct Slot {
   bool strided, whole_rows;
   CfMajor major;  // of a factor
 };
+// Whether a factor is the A of a product, not its B.
+inline bool is_a(Slot const& factor) { return factor.n == 0; }
 
 struct Program {
   int64_t group;
   bool batched;
   int scalars;
   Slot a;
-  std::vector<Slot> b;  // one a product, link by link
+  std::vector<Slot> b;  // one a product, link by link; a second product's own A before its B
   std::vector<Slot> operands, outputs;
   bool splits_heads;  // an output is head-split: a has a sequence dimension
   bool reduces_rows;  // an output is over all rows: it has a value even where there are none

@@ -9,6 +9,7 @@ come last.
 from __future__ import annotations
 
 from comfuse.generator.catalog.chains import attention, b2b, mlp
+from comfuse.generator.catalog.gradients import DERIVATIVES, middle_gradient
 from comfuse.generator.catalog.linear import ACTIVATIONS, BACKWARDS, colsum, gated, linear
 from comfuse.generator.catalog.norms import add_rmsnorm, gemma_block, layernorm, rmsnorm
 from comfuse.generator.catalog.parts import Layouts
@@ -18,6 +19,7 @@ from comfuse.generator.catalog.softmax import cross_entropy, logits_gradient, lo
 __all__ = [
     "ACTIVATIONS",
     "BACKWARDS",
+    "DERIVATIVES",
     "LARGEST",
     "Layouts",
     "add_rmsnorm",
@@ -31,6 +33,7 @@ __all__ = [
     "linear",
     "logits_gradient",
     "logsumexp",
+    "middle_gradient",
     "mlp",
     "quantize",
     "rmsnorm",

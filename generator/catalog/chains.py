@@ -70,16 +70,20 @@ def mlp(
     residual_position: Literal["before", "after"] = "before",
     out: DType | None = None,
     strided: tuple[str, ...] = (),
+    saved: bool = False,
 ) -> ChainSpec:
     """``y = norm(middle @ w1.T + b1 + residual) * norm_weight + norm_bias``; with a norm a scalar ``eps``.
 
     ``middle = activation(a @ w0.T + b0)``, or with a gate ``activation(a @ w_gate.T + b_gate) * (a @ w0.T +
     b0)``, of which ``w_gate`` is the first factor.  The residual may come behind the norm (``"after"``).
+
+    ``saved``: with a norm also what :func:`layernorm` or :func:`rmsnorm` of the second layer saves.
     """
+    vectors = (b1, residual, norm_weight, norm_bias)
     return ChainSpec(
         (
             _middle(h, k, dtype, b0, gated, b_gate, activation),
-            _outer(n, h, dtype, b1, residual, norm_weight, norm_bias, norm, residual_position, out, strided),
+            _outer(n, h, dtype, *vectors, norm, residual_position, out, strided, saved),
         )
     )
 
@@ -145,6 +149,7 @@ def _outer(
     residual_position: Literal["before", "after"],
     out: DType | None,
     strided: tuple[str, ...],
+    saved: bool,
 ) -> FusedSpec:
     if norm not in (None, "layernorm", "rmsnorm"):
         raise SpecError("norm", f"got {norm!r}, allowed: None, 'layernorm', 'rmsnorm'")
@@ -156,18 +161,27 @@ def _outer(
     if norm == "rmsnorm" and norm_bias is not None:
         raise SpecError("norm_bias", "an RMSNorm has none")
     b = Build(n, h, dtype, Layouts(strided=strided))
-    y = _biased(b, b.gemm(), "b1", b1)
+    pre = _biased(b, b.gemm(), "b1", b1)
     tile = None if residual is None else b.tile("residual", residual)
     if tile is not None and residual_position == "before":
-        y = b.op("add", y, tile)
+        pre = b.op("add", pre, tile)
+    y, statistics = pre, {}
     if norm is not None:
         weight = None if norm_weight is None else b.row("norm_weight", norm_weight)
         shift = None if norm_bias is None else b.row("norm_bias", norm_bias)
         eps = b.scalar("eps")
-        y = layer_norm(b, y, weight, shift, eps)[0] if norm == "layernorm" else rms_norm(b, y, weight, eps)[0]
+        if norm == "layernorm":
+            y, statistics["mean"], statistics["rstd"] = layer_norm(b, pre, weight, shift, eps)
+        else:
+            y, statistics["rrms"] = rms_norm(b, pre, weight, eps)
     if tile is not None and residual_position == "after":
         y = b.op("add", y, tile)
-    return b.stored("y", y, out or dtype)
+    b.store("y", y, out or dtype)
+    if saved and norm is not None:
+        b.store("pre", pre, dtype)
+        for name, node in statistics.items():
+            b.store(name, node, DType.FP32)
+    return b.spec()
 
 
 def _biased(b: Build, x: int, name: str, bias: DType | None) -> int:

@@ -97,14 +97,17 @@ def colsum(
         raise SpecError("activation", f"got {activation!r}, allowed: {', '.join(BACKWARDS)}")
     b = Build(n, k, dtype, layouts)
     y = affine(b, bias)
-    if pre_activation is not None:
-        x = b.tile("pre_activation", pre_activation)
-        if activation == "relu":
-            y = b.op("where", b.op("gt", x, b.const(0.0)), y, b.const(0.0), name="y")
-        else:
-            y = b.op(f"{activation}_backward", y, x, name="y")
+    if activation is not None and pre_activation is not None:
+        y = times_slope(b, activation, y, b.tile("pre_activation", pre_activation), name="y")
     b.store("y", y, out or dtype)
     return b.stored("sums", b.op("col_sum", y, name="sums"), DType.FP32)
+
+
+def times_slope(b: Build, activation: str, grad: int, pre: int, *, name: str) -> int:
+    """``grad`` times the derivative at ``pre`` of an activation of :data:`BACKWARDS`."""
+    if activation == "relu":
+        return b.op("where", b.op("gt", pre, b.const(0.0)), grad, b.const(0.0), name=name)
+    return b.op(f"{activation}_backward", grad, pre, name=name)
 
 
 def check_activation(activation: str | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from comfuse.generator.builder import SpecBuilder
-from comfuse.generator.spec import DType, FusedSpec, Major, Space
+from comfuse.generator.spec import DType, FusedSpec, Major, Pair, Space
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,17 @@ PLAIN = Layouts()
 class Build(SpecBuilder):
     """A builder whose operands may be left out, and which knows the layouts."""
 
-    def __init__(self, n: int, k: int, dtype: DType, layouts: Layouts, *, products: int = 1) -> None:
-        super().__init__(n, k, dtype, products, layouts.a, layouts.b, layouts.batched)
+    def __init__(
+        self,
+        n: int,
+        k: int,
+        dtype: DType,
+        layouts: Layouts,
+        *,
+        products: int = 1,
+        second: Pair | None = None,
+    ) -> None:
+        super().__init__(n, k, dtype, products, layouts.a, layouts.b, layouts.batched, second=second)
         self._strided = layouts.strided
 
     def tile(self, name: str, dtype: DType) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,6 +19,7 @@ PLACEHOLDER = "cf_kernel"  # stands for the name in the text whose digest is par
 
 _HEADERS = {"FusedGemm": "fused_gemm.hpp", "FusedChain": "fused_chain.hpp"}
 _MAJORS = {Major.K: "cf::KMajor", Major.MN: "cf::MNMajor"}
+_BATCHED = "/*Batched=*/true"
 _DEFAULT_TEAMS = {"Pingpong": 2, "Cooperative": 1}  # of the schedules' templates, in program.hpp
 
 
@@ -34,13 +35,13 @@ class KernelSource:
 def emit(plan: KernelPlan) -> KernelSource:
     """The source of a planned kernel; equal plans give equal bytes."""
     arguments = [
-        gemm(plan.spec),
+        gemm(plan.spec) if plan.spec.second is None else "Gemms",
         _schedule(plan),
         f"cf::Cluster<1, {plan.cluster_n}>",
         f"cf::Stages<{plan.stages}>",
         f"cf::TileSlots<{plan.tile_slots}>",
     ]
-    text = Text("FusedGemm", describe(plan.spec), declare(plan.program), arguments)
+    text = Text("FusedGemm", describe(plan.spec), declare(plan.program), arguments, _two_gemms(plan.spec))
     name = names.stem(plan, text.render(PLACEHOLDER))
     return KernelSource(name, text.render(name), plan)
 
@@ -54,12 +55,14 @@ class Text:
         description: lines for people.
         declarations: of the program.
         arguments: of the template, those before the operands and the program.
+        gemms: what they name, declared before the kernel.
     """
 
     template: str
     description: list[str]
     declarations: Declarations
     arguments: list[str]
+    gemms: list[str] = field(default_factory=list)
 
     def render(self, name: str) -> str:
         d = self.declarations
@@ -78,7 +81,7 @@ class Text:
     def _kernel(self) -> list[str]:
         template = f"cf::sm90::{self.template}"
         parts = [section.name for section in self.declarations.program]
-        lines: list[str] = []
+        lines = list(self.gemms)
         lists = []
         for name, items in (("Operands", self.declarations.tensor_operands), ("Program", parts)):
             text = f"cf::{name}<{', '.join(items)}>"
@@ -98,12 +101,25 @@ def gemm(spec: FusedSpec) -> str:
         (f"/*Products=*/{spec.products}" if spec.products > 1 else "1", spec.products > 1),
         (_MAJORS[spec.a_major], spec.a_major is not Major.K),
         (_MAJORS[spec.b_major], spec.b_major is not Major.K),
-        (f"/*Batched=*/{str(spec.batched).lower()}", spec.batched),
+        (_BATCHED, spec.batched),
     ]
     while optional and not optional[-1][1]:
         optional.pop()
-    arguments = [f"cf::{spec.dtype.value}", f"/*N=*/{spec.n}", *(text for text, _ in optional)]
+    arguments = [*_sizes(spec), *(text for text, _ in optional)]
     return f"cf::Gemm<{', '.join(arguments)}>"
+
+
+def _two_gemms(spec: FusedSpec) -> list[str]:
+    """The declaration of ``Gemms``, where the second product has an A of its own."""
+    if spec.second is None:
+        return []
+    majors = [f"cf::Majors<{_MAJORS[pair.a_major]}, {_MAJORS[pair.b_major]}>" for pair in spec.pairs]
+    batched = [_BATCHED] if spec.batched else []
+    return layout.declaration("Gemms", "cf::TwoGemms", [*_sizes(spec), *majors, *batched])
+
+
+def _sizes(spec: FusedSpec) -> list[str]:
+    return [f"cf::{spec.dtype.value}", f"/*N=*/{spec.n}"]
 
 
 def _schedule(plan: KernelPlan) -> str:

@@ -19,7 +19,7 @@ _RESERVED_WORDS = """
     typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq char8_t
     concept consteval constinit requires co_await co_return co_yield final override import module assert
     errno linux unix major minor stdin stdout stderr isnan isinf isfinite signbit offsetof cf comfuse std
-    Kernel Operands Program RowTail ColTail FullTail RowTailColumns RowTailEffects ColTailEffects
+    Kernel Gemms Operands Program RowTail ColTail FullTail RowTailColumns RowTailEffects ColTailEffects
     FullTailEffects Middle TilesOfMiddle ColumnsOfMiddle LetsOfMiddle EffectsOfMiddle
     Values TilesOfValues ColumnsOfValues LetsOfValues EffectsOfValues
     Exponentials ColumnsOfExponentials LetsOfExponentials EffectsOfExponentials

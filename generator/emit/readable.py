@@ -107,7 +107,8 @@ class _Writer:
             b = f"w{self.factor + node.product}"
         else:
             b = "b" if self.spec.products == 1 else f"b{node.product}"
-        return f"{self.a} @ {b}.mT" if self.spec.batched else f"{self.a} @ {b}.T"
+        a = self.a if self.spec.second is None else f"{self.a}{node.product}"
+        return f"{a} @ {b}.mT" if self.spec.batched else f"{a} @ {b}.T"
 
     def _reduction(self, node: Node, what: str) -> str:
         """``mean(x)`` of a row; ``col_sum(x)`` of a column, ``group_max(x)``, ``full_sum(x)``."""

@@ -27,12 +27,15 @@ def verify(spec: FusedSpec) -> FusedSpec:
 
 
 def _check_gemm(spec: FusedSpec) -> None:
-    if spec.n < 1 or spec.k < 1:
-        raise SpecError("spec", f"N and K must be at least 1, got N = {spec.n}, K = {spec.k}")
+    for pair in spec.pairs:
+        if spec.n < 1 or pair.k < 1:
+            raise SpecError("spec", f"N and K must be at least 1, got N = {spec.n}, K = {pair.k}")
     if spec.dtype not in (DType.BF16, DType.FP16):
         raise SpecError("spec", f"A and B must be bf16 or fp16, got {spec.dtype.value}")
     if spec.products not in (1, 2):
         raise SpecError("spec", f"a program has 1 or 2 products, got {spec.products}")
+    if spec.second is not None and spec.products != 2:
+        raise SpecError("spec", f"a second A needs two products, got {spec.products}")
     gemms = [node for node in spec.nodes if node.op == "gemm"]
     if sorted(node.product for node in gemms) != list(range(spec.products)):
         raise SpecError(

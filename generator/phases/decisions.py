@@ -25,7 +25,12 @@ def decisions(spec: FusedSpec, phases: list[Phase], when: Levels) -> tuple[str, 
 
 def _products(spec: FusedSpec) -> list[str]:
     gemms = [node.name for node in spec.nodes if node.op == "gemm"]
-    return [f"{' and '.join(gemms)} share A and accumulate side by side"] if len(gemms) > 1 else []
+    if len(gemms) == 1:
+        return []
+    names = " and ".join(gemms)
+    if spec.second is None:
+        return [f"{names} share A and accumulate side by side"]
+    return [f"{names} have an A each and accumulate side by side, one after the other"]
 
 
 def _kept(spec: FusedSpec, phases: list[Phase]) -> list[str]:

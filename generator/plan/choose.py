@@ -184,10 +184,12 @@ def _decisions(spec: FusedSpec, program: PhaseProgram, shape: TileShape, m: int)
 
 def _layouts(spec: FusedSpec) -> list[str]:
     said = []
-    if spec.a_major is Major.MN:
-        said.append("A is contiguous along M: it is loaded and multiplied as it lies")
-    if spec.b_major is Major.MN:
-        said.append("B is contiguous along N: it is loaded and multiplied as it lies")
+    for number, pair in enumerate(spec.pairs):
+        which = "" if spec.second is None else number
+        if pair.a_major is Major.MN:
+            said.append(f"A{which} is contiguous along M: it is loaded and multiplied as it lies")
+        if pair.b_major is Major.MN:
+            said.append(f"B{which} is contiguous along N: it is loaded and multiplied as it lies")
     if not cost.loads_permuted(spec):
         said.append("threads hold pairs of columns, or trade accumulators for runs of eight if they must")
     return said

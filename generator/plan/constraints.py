@@ -44,9 +44,12 @@ class Candidate:
 
 def k_is_aligned(spec: FusedSpec) -> str | None:
     """Where memory is contiguous along K.  Where it is not, for A and B, K may be anything."""
-    if Major.K not in (spec.a_major, spec.b_major) or spec.k % ALIGNMENT == 0:
-        return None
-    return f"K = {spec.k} must be a multiple of {ALIGNMENT} where rows of A or B are contiguous along K"
+    for pair in spec.pairs:
+        if Major.K in (pair.a_major, pair.b_major) and pair.k % ALIGNMENT:
+            return (
+                f"K = {pair.k} must be a multiple of {ALIGNMENT} where rows of A or B are contiguous along K"
+            )
+    return None
 
 
 def dtype_is_16_bit(spec: FusedSpec) -> str | None:
@@ -105,14 +108,14 @@ def groups_are_in_tiles(c: Candidate) -> str | None:
 
 def b_is_in_blocks(c: Candidate) -> str | None:
     """TMA swizzles what is contiguous along N in blocks of 64 columns."""
-    if c.spec.b_major is Major.K or c.shape.tile_n % BLOCK == 0:
+    if all(pair.b_major is Major.K for pair in c.spec.pairs) or c.shape.tile_n % BLOCK == 0:
         return None
     return f"B is contiguous along N: tiles of {c.shape.tile_n} columns are no blocks of {BLOCK}"
 
 
 def wide_tiles_are_of_rows(c: Candidate) -> str | None:
     """A box of TMA has at most 256 rows of an unpermuted B, and ptxas spills registers of the others."""
-    if c.spec.products * c.shape.tile_n <= WIDE:
+    if c.spec.products_of_a * c.shape.tile_n <= WIDE:
         return None
     if not (cost.loads_permuted(c.spec) and c.spec.n % memory.PIECE_COLUMNS == 0):
         return (

@@ -23,17 +23,24 @@ BAND = 16  # row blocks that read B together, where tiles do not wait for their 
 
 def floor_us(spec: FusedSpec, gpu: Gpu, m: int) -> float:
     """Arithmetic at the measured peak or compulsory memory traffic, whichever takes longer."""
-    return 1e6 * max(2.0 * m * _columns(spec, spec.n) * spec.k / gpu.flops, traffic(spec, m) / gpu.bandwidth)
+    flops = 2.0 * m * _columns(spec, spec.n) * _k(spec)
+    return 1e6 * max(flops / gpu.flops, traffic(spec, m) / gpu.bandwidth)
 
 
 def loads_permuted(spec: FusedSpec) -> bool:
     """Whether TMA deals each thread runs of eight columns (csrc/include/comfuse/sm90/mainloop.hpp)."""
-    return spec.b_major is Major.K and not spec.batched and spec.n % RUN == 0
+    k_major = all(pair.b_major is Major.K for pair in spec.pairs)
+    return k_major and not spec.batched and spec.n % RUN == 0
 
 
 def _columns(spec: FusedSpec, n: int) -> int:
-    """Columns of all products."""
-    return spec.products * n
+    """Columns of all products of an A, which are multiplied together."""
+    return spec.products_of_a * n
+
+
+def _k(spec: FusedSpec) -> int:
+    """Of all As, one behind the other."""
+    return sum(pair.k for pair in spec.pairs)
 
 
 def traffic(spec: FusedSpec, m: int) -> float:
@@ -46,7 +53,7 @@ def traffic(spec: FusedSpec, m: int) -> float:
         Space.SCALAR: 0,
     }
     space = spaces(spec)
-    total = (m + _columns(spec, spec.n)) * spec.k * spec.dtype.nbytes
+    total = (m + _columns(spec, spec.n)) * _k(spec) * spec.dtype.nbytes
     total += sum(elements[o.space] * o.dtype.nbytes for o in spec.operands)
     total += sum(elements[space[o.node]] * o.dtype.nbytes for o in spec.outputs)
     return float(total)
@@ -69,7 +76,7 @@ def predict_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gp
         mainloop *= constants.straddling
     # Waiting tiles go row block by row block, so that each wave reads all of B if N is wide.
     passes = waves if program.waits else min(waves, -(-m // (shape.tile_m * BAND)))
-    b_bytes = _columns(spec, spec.n) * spec.k * spec.dtype.nbytes
+    b_bytes = _columns(spec, spec.n) * _k(spec) * spec.dtype.nbytes
     b_again = (passes - 1) * max(0.0, b_bytes - constants.kept_of_b)
     memory = 1e6 * constants.memory_share * (traffic(spec, m) + b_again) / gpu.bandwidth
     exchange = _column_exchange_us(program, shape, gpu, m)
@@ -80,7 +87,7 @@ def predict_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gp
 
 def _column_exchange_us(program: PhaseProgram, shape: TileShape, gpu: Gpu, m: int) -> float:
     """To exchange partials between the tiles of a block of columns.  Nothing hides it."""
-    at_once = 8 if _columns(program.spec, shape.tile_n) > 128 else 16  # row blocks whose words a thread loads
+    at_once = 8 if program.spec.products * shape.tile_n > 128 else 16  # row blocks whose words a thread loads
     rounds = -(-m // (shape.tile_m * at_once))
     count = sum(phase.columns_wait for phase in program.phases)
     cycles = gpu.constants.column_exchange_cycles + rounds * gpu.constants.column_round_cycles
@@ -98,9 +105,9 @@ def _mainloop_us(spec: FusedSpec, shape: TileShape, gpu: Gpu) -> float:
     efficiency = gpu.constants.of("efficiency", shape.schedule, columns)
     if shape.cluster_n == 1:
         efficiency *= gpu.constants.single_cta
-    flops = 2.0 * shape.tile_m * columns * spec.k
+    flops = 2.0 * shape.tile_m * columns * _k(spec)
     arithmetic = flops * gpu.processors / gpu.flops
-    loaded = (shape.tile_m / shape.cluster_n + columns) * spec.k * spec.dtype.nbytes
+    loaded = (shape.tile_m / shape.cluster_n + columns) * _k(spec) * spec.dtype.nbytes
     return 1e6 * max(arithmetic, loaded * gpu.processors / gpu.l2_bandwidth) / efficiency
 
 

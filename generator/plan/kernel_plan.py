@@ -100,11 +100,15 @@ SHAPES: tuple[TileShape, ...] = _with_clusters(
 SHAPES_OF_TWO: tuple[TileShape, ...] = _with_clusters(
     ("pingpong", 64), ("pingpong2", 64), ("cooperative", 128)
 )
+# Of two with an A each: the same accumulators, but a wgmma covers one product.
+SHAPES_OF_TWO_A: tuple[TileShape, ...] = _with_clusters(("pingpong", 64), ("cooperative", 128))
 
 
 def shapes(spec: FusedSpec) -> tuple[TileShape, ...]:
     """The tile shapes to consider for a program, in a fixed order."""
-    return SHAPES if spec.products == 1 else SHAPES_OF_TWO
+    if spec.products == 1:
+        return SHAPES
+    return SHAPES_OF_TWO if spec.second is None else SHAPES_OF_TWO_A
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ def operand_count(spec: FusedSpec, space: Space) -> int:
 
 
 def stage_bytes(spec: FusedSpec, shape: TileShape) -> int:
-    """One step of the GEMM: a block of A and one of each B; 16-bit elements."""
-    return (shape.tile_m + spec.products * shape.tile_n) * TILE_K * 2
+    """One step of a GEMM: a block of A and one of each B that it is multiplied by; 16-bit elements."""
+    return (shape.tile_m + spec.products_of_a * shape.tile_n) * TILE_K * 2
 
 
 def slot_bytes(spec: FusedSpec) -> int:

@@ -55,6 +55,9 @@ ROWS = 128  # few enough for all tiles to run at once
 PROGRAMS: dict[str, Callable[[], FusedSpec]] = {
     "layernorm": layernorm,
     "two-products": gated,
+    "two-factors": lambda: catalog.middle_gradient(
+        1024, 1024, 512, BF16, b0=BF16, activation="gelu", sums=True
+    ),
     "mn-major": lambda: affine(a=Major.MN, b=Major.MN),
     "mn-major-a": lambda: affine(a=Major.MN),
     "batched": lambda: affine(batched=True),

@@ -9,7 +9,7 @@ from comfuse.generator.builder import SpecBuilder
 from comfuse.generator.catalog import chains
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan.chain import ChainPlan
-from comfuse.generator.spec import DType, FusedSpec, Major, Space
+from comfuse.generator.spec import DType, FusedSpec, Major, Pair, Space
 
 BF16, FP32 = DType.BF16, DType.FP32
 
@@ -53,6 +53,18 @@ def test_groups_layouts_products_and_strides():
     assert "streams residual through shared memory" in said
     assert "per row and 64 columns, in registers: rrms" in said
     assert "gate and up share A and accumulate side by side" in said
+
+
+def test_a_second_a_and_its_layout():
+    b = SpecBuilder(1024, 512, BF16, products=2, second=Pair(256, Major.MN, Major.MN))
+    b.output("y", b.op("mul", b.gemm(0, "gate"), b.gemm(1, "up")), BF16)
+    said = text(b.spec())
+    assert (
+        "M = 8192, N = 1024, K = 512, bf16, 2 products, K1 = 256, A1 contiguous along M, B1 contiguous"
+        " along N" in said
+    )
+    assert "y = a0 @ b0.T * (a1 @ b1.T)" in said
+    assert "gate and up have an A each and accumulate side by side, one after the other" in said
 
 
 def test_feedback_of_a_column_is_shown_as_two_kernels():

@@ -162,6 +162,7 @@ GOLDEN: dict[str, FusedSpec] = {
     "relu_sum": relu_sum(8192, 1024, BF16),
     "attention_scores": attention_scores(2048, 128, BF16),
     "unaligned_n": catalog.layernorm(1001, 512, BF16, bias=BF16, residual=BF16),
+    "middle_gradient": catalog.middle_gradient(512, 128, 256, BF16, b0=BF16, activation="silu", sums=True),
     "column_major_weight": column_major_weight(4096, 4096, BF16),
     "patch_embedding": patch_embedding(768, 768, BF16),
     "qk_heads": qk_heads(4096, 4096, BF16, 128),

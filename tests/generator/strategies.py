@@ -13,7 +13,7 @@ from comfuse.generator.builder import SpecBuilder
 from comfuse.generator.interpret import Matrix, Value, interpret
 from comfuse.generator.ops import AXES, ELEMENTWISE, REDUCTIONS, Axis
 from comfuse.generator.passes.infer import spaces
-from comfuse.generator.spec import DType, FusedSpec, Major, Space
+from comfuse.generator.spec import DType, FusedSpec, Major, Pair, Space
 
 N = 8
 OPERAND_SPACES = (Space.TILE, Space.ROW, Space.COLUMN, Space.SCALAR)
@@ -166,17 +166,20 @@ def specs(
         group: columns of a group; None for half of N.
         feedback: whether a value of a tile, row or group may read a column or full reduction, which takes
             a second kernel.
-        products: None for either number.
+        products: None for either number, and two with an A each.
     """
+    count = draw(st.integers(1, 2)) if products is None else products
+    pairs = st.builds(Pair, st.sampled_from([8, 72]), *[st.sampled_from(list(Major))] * 2)
     b = SpecBuilder(
         n,
         64,
         draw(st.sampled_from([DType.BF16, DType.FP16])),
-        products=draw(st.integers(1, 2)) if products is None else products,
+        products=count,
         a_major=draw(st.sampled_from(list(Major))),
         b_major=draw(st.sampled_from(list(Major))),
         batched=not {"col", "full"} & set(axes) and draw(st.booleans()),
         group=group or n // 2,
+        second=draw(st.none() | pairs) if products is None and count == 2 else None,
     )
     program = Program(draw, b, axes, feedback)
     program.leaves()

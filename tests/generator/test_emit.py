@@ -142,7 +142,8 @@ def test_constants_of_the_kernel_are_those_of_the_plan(name: str) -> None:
         assert numbers["Cluster"] == [1, chosen.cluster_n]
         assert numbers["Stages"] == [chosen.stages]
         assert numbers["TileSlots"] == [chosen.tile_slots]
-        assert numbers["Gemm"] in ([chosen.spec.n], [chosen.spec.n, chosen.spec.products])
+        gemm = "Gemm" if chosen.spec.second is None else "TwoGemms"
+        assert numbers[gemm] in ([chosen.spec.n], [chosen.spec.n, chosen.spec.products])
         assert source.text.startswith(f"// {source.name}\n")
         assert f"COMFUSE_EXPORT({source.name}, program::Kernel)\n" in source.text
         tile = f"{chosen.tile_m}x{chosen.tile_n}x{chosen.tile_k}_c1x{chosen.cluster_n}_{chosen.schedule}"

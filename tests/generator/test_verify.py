@@ -8,7 +8,7 @@ import pytest
 
 from comfuse.generator.errors import SpecError
 from comfuse.generator.passes import normalize
-from comfuse.generator.spec import DType, FusedSpec, Major, Node, Operand, Output, Space
+from comfuse.generator.spec import DType, FusedSpec, Major, Node, Operand, Output, Pair, Space
 
 BF16 = DType.BF16
 GEMM = Node("acc", "gemm")
@@ -53,6 +53,8 @@ TOTAL = Node("s", "full_sum", (0,))
         (make(GEMM, products=3), "spec", "1 or 2 products"),
         (make(GEMM, products=2), "spec", "each of its 2 products"),
         (make(GEMM, SECOND), "spec", "each of its 1 products"),
+        (make(GEMM, second=Pair(64)), "spec", "a second A needs two products, got 1"),
+        (make(GEMM, SECOND, products=2, second=Pair(0)), "spec", "at least 1, got N = 64, K = 0"),
         (make(GEMM, Node("acc1", "gemm", operand=2), products=2), "spec", "each of its 2 products"),
         (make(GEMM, group=48), "spec", "divide N = 64, got 48"),
         (make(GEMM, group=0), "spec", "divide N = 64, got 0"),

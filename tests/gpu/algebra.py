@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from comfuse.generator.builder import SpecBuilder
-from comfuse.generator.spec import DType, FusedSpec, Major, Space
+from comfuse.generator.spec import DType, FusedSpec, Major, Pair, Space
 
 TORCH_DTYPES = {
     DType.BF16: torch.bfloat16,
@@ -59,6 +59,7 @@ class Geometry:
     a_major: Major = Major.K
     b_major: Major = Major.K
     batched: bool = False
+    second: Pair | None = None
 
 
 class Algebra(Protocol):
@@ -98,9 +99,8 @@ class Program:
         object.__setattr__(self, "outputs", tuple(Out(*o) for o in self.outputs))
 
     def spec(self, g: Geometry) -> FusedSpec:
-        b = SpecBuilder(
-            g.n, g.k, g.dtype, self.products, g.a_major, g.b_major, batched=g.batched, group=self.group
-        )
+        options = {"batched": g.batched, "group": self.group, "second": g.second}
+        b = SpecBuilder(g.n, g.k, g.dtype, self.products, g.a_major, g.b_major, **options)
         algebra = SpecAlgebra(b)
         acc = [b.gemm(p) for p in range(self.products)]
         operands = [
@@ -212,6 +212,8 @@ class TorchAlgebra:
     _FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {
         "gelu": torch.nn.functional.gelu,
         "silu": torch.nn.functional.silu,
+        "gelu_backward": torch.ops.aten.gelu_backward,
+        "silu_backward": torch.ops.aten.silu_backward,
         "where": lambda c, x, y: torch.where(c != 0, x, y),
         **{name: _number(getattr(torch, name)) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
         "logical_not": _number(torch.logical_not),

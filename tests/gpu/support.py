@@ -14,7 +14,7 @@ from comfuse import ops
 from comfuse.generator import plan as planner
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.plan import KernelPlan
-from comfuse.generator.spec import DType, FusedSpec, Major, Space
+from comfuse.generator.spec import DType, FusedSpec, Major, Pair, Space
 from comfuse.library import LoadedKernel
 from tests.gpu.algebra import TORCH_DTYPES, Geometry, In, Program
 from tests.gpu.kernels import Kernels
@@ -33,7 +33,8 @@ class Case:
     """A program at one N and dtype, by the plan of the given schedule and tile, e.g. ``"pingpong-128x128"``.
 
     ``schedule`` None: what the planner chooses.  K is no part of a case: kernels serve every K.  ``m``: the
-    rows to plan for, where the kernel serves only so many.
+    rows to plan for, where the kernel serves only so many.  ``second``: the second product has an A of its
+    own.
     """
 
     program: Program
@@ -46,6 +47,7 @@ class Case:
     b_major: Major = Major.K
     batched: bool = False
     m: int | None = None
+    second: Pair | None = None
 
     def __str__(self) -> str:
         parts = [self.program.name, f"n{self.n}", self.dtype.value]
@@ -55,6 +57,8 @@ class Case:
         parts.append(self.schedule or "planned")
         parts += [f"c{self.cluster_n}"] if self.cluster_n else []
         parts += [f"m{self.m}"] if self.m else []
+        if self.second is not None:
+            parts.append(f"{self.second.a_major.value}-{self.second.b_major.value}-k{self.second.k}")
         return "-".join(parts)
 
     @property
@@ -72,8 +76,8 @@ class Case:
         return forced_plan(self.spec, self.schedule, self.cluster_n, self.m)
 
     def spec_of(self, k: int) -> FusedSpec:
-        geometry = Geometry(self.n, k, self.dtype, self.a_major, self.b_major, self.batched)
-        return self.program.spec(geometry)
+        majors = (self.a_major, self.b_major)
+        return self.program.spec(Geometry(self.n, k, self.dtype, *majors, self.batched, self.second))
 
     def text(self, k: int) -> str:
         """What the op calls this case: the text of its spec, with the schedule in an output's name, so that
@@ -92,8 +96,8 @@ class Tensors:
     """The inputs of one launch, and its float64 reference.
 
     ``a`` (..., K) and ``b``, one for each product, (N, K); batched (batch, M, K) and (N, K) or
-    (batch, N, K).  ``operands`` in the shapes that the op takes.  ``rows``: those that are compared, all of
-    them where a reduction runs over the rows.
+    (batch, N, K).  The second product's own A, if it has one, comes before its B.  ``operands`` in the shapes
+    that the op takes.  ``rows``: those that are compared, all of them where a reduction runs over the rows.
     """
 
     case: Case
@@ -152,8 +156,7 @@ class Tensors:
     def reference(self, rows: Tensor | None = None) -> tuple[Tensor, ...]:
         """float64 results in the order of Outputs.tiles, on these rows, by default ``self.rows``."""
         rows = self.rows if rows is None else rows
-        a = (self.a if self.case.batched else self.a.reshape(-1, self.k)).index_select(-2, rows).double()
-        acc = [a @ b.double().mT for b in self.b]
+        acc = [self._picked(a, rows) @ b.double().mT for a, b in self._pairs()]
         inputs = [o for o in self.program.operands if o.space is not Space.SCALAR]
         sampled = [self._sampled(o, x, rows) for o, x in zip(inputs, self.operands, strict=True)]
         results = self.program.reference(acc, sampled, rows, self.m)
@@ -161,6 +164,15 @@ class Tensors:
             self._shaped(result, space, acc[0].shape)
             for result, space in zip(results, self.output_spaces, strict=True)
         )
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        if self.case.second is None:
+            return [(self.a, b) for b in self.b]
+        first, own, second = self.b
+        return [(self.a, first), (own, second)]
+
+    def _picked(self, a: Tensor, rows: Tensor) -> Tensor:
+        return (a if self.case.batched else a.reshape(-1, a.shape[-1])).index_select(-2, rows).double()
 
     def _sampled(self, operand: In, tensor: Tensor, rows: Tensor) -> Tensor:
         """An operand as the reference takes it: broadcast to (batches, rows, N), or (rows, N)."""
@@ -234,12 +246,19 @@ def make_tensors(
         drawn = drawn.to(element)
         return drawn.expand(*lead, n) if o.strided else drawn
 
-    a = first_factor(random(*lead, k).to(dtype), case.a_major, batched=case.batched)
-    b = []
-    for _ in range(case.program.products):
+    def of_rows(pair: Pair) -> Tensor:
+        return first_factor(random(*lead, pair.k).to(dtype), pair.a_major, batched=case.batched)
+
+    def of_columns(pair: Pair) -> Tensor:
         batches = (lead[0],) if case.batched and "b" not in shared else ()
-        factor = random(*batches, n, k)
-        b.append(laid_out((factor if integers else factor / k**0.5).to(dtype), case.b_major))
+        factor = random(*batches, n, pair.k)
+        return laid_out((factor if integers else factor / pair.k**0.5).to(dtype), pair.b_major)
+
+    spec = case.spec_of(k)
+    a = of_rows(spec.pairs[0])
+    b = [of_columns(spec.pair_of(product)) for product in range(case.program.products)]
+    if spec.second is not None:
+        b.insert(1, of_rows(spec.second))
     operands = tuple(value(o) for o in case.program.operands if o.space is not Space.SCALAR)
     return Tensors(case, a, tuple(b), operands)
 

@@ -80,6 +80,7 @@ def activate(z: Tensor, activation: str | None) -> Tensor:
         "silu": F.silu,
         "relu": F.relu,
         "sigmoid": torch.sigmoid,
+        "tanh": torch.tanh,
         "mish": F.mish,
         "hardswish": F.hardswish,
         "softplus": lambda z: F.softplus(z, threshold=100.0),

@@ -32,15 +32,20 @@ def emulate(spec: FusedSpec | ChainSpec) -> Callable[[abi.Args], None]:
         loaded: list[Tensor] = []
         scalars: list[float] = []
         for link in links:
-            for _ in range(link.products):
-                factors.append(_factor(args.b[len(factors)], link.b_major, batches, link.n, link.k, dtype))
+            for product in range(link.products):
+                pair, b = link.pair_of(product), args.b[len(factors)]
+                factors.append(_factor(b, pair.b_major, batches, link.n, pair.k, dtype))
+            if link.second is not None:
+                assert args.k1 == link.second.k
+                own = _factor(args.a1, link.second.a_major, batches, m, args.k1, dtype)
+                factors.insert(1, own)
             for operand in link.operands:
                 if operand.space is Space.SCALAR:
                     scalars.append(args.scalars[len(scalars)])
                 else:
                     loaded.append(_operand(link, operand, args.operands[len(loaded)], batches, m))
         if not last.batched:
-            a, factors, loaded = a[0], [b[0] for b in factors], [t[0] for t in loaded]
+            a, factors, loaded = a[0], [f[0] for f in factors], [t[0] for t in loaded]
         tiles = replace(last, outputs=tuple(_without_heads(o) for o in last.outputs))
         if isinstance(spec, ChainSpec):
             chain = ChainSpec((*links[:-1], tiles))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,16 @@ def tensor(value: Any) -> torch.Tensor:
 
 
 def factors(spec: FusedSpec, gemms: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """A and the B's of which the GEMMs are these: A holds the results, each B picks one."""
+    """A and the B's of which the GEMMs are these: A holds the results, each B picks one.
+
+    With an A each, that of the second before its B.
+    """
+    if spec.second is not None:
+        (a, first), (own, second) = (
+            factors(replace(spec, k=pair.k, products=1, second=None), [gemm])
+            for pair, gemm in zip(spec.pairs, gemms, strict=True)
+        )
+        return a, [*first, own, *second]
     a = torch.zeros(*gemms[0].shape[:-1], spec.k, dtype=torch.float64)
     picks = []
     for i, gemm in enumerate(gemms):

@@ -47,6 +47,8 @@ SPECS = {
     "softmax": catalog.softmax(128, 64, BF16),
     "cross entropy": catalog.cross_entropy(128, 64, BF16),
     "gated": catalog.gated(128, 64, BF16),
+    "two factors": catalog.middle_gradient(128, 64, 40, BF16, b0=BF16, activation="gelu", sums=True),
+    "its rows in blocks": catalog.middle_gradient(128, 64, 40, BF16, activation="silu"),
     "quantised": catalog.quantize(128, 64, BF16),
     "heads": heads(),
     "statistics": statistics(),

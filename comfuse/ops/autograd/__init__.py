@@ -11,7 +11,19 @@ from comfuse.ops.autograd.colsum import colsum
 from comfuse.ops.autograd.gated import gated
 from comfuse.ops.autograd.layernorm import layernorm
 from comfuse.ops.autograd.linear import linear
+from comfuse.ops.autograd.middle import b2b, mlp
 from comfuse.ops.autograd.rmsnorm import rmsnorm
 from comfuse.ops.autograd.softmax import cross_entropy, logsumexp, softmax
 
-__all__ = ["colsum", "cross_entropy", "gated", "layernorm", "linear", "logsumexp", "rmsnorm", "softmax"]
+__all__ = [
+    "b2b",
+    "colsum",
+    "cross_entropy",
+    "gated",
+    "layernorm",
+    "linear",
+    "logsumexp",
+    "mlp",
+    "rmsnorm",
+    "softmax",
+]

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define CF_ABI_VERSION 3
+#define CF_ABI_VERSION 4
 #define CF_MAX_OPERANDS 16
 #define CF_MAX_OUTPUTS 8
 #define CF_MAX_SCALARS 16
@@ -26,7 +26,8 @@ typedef struct {
 } CfTensor;
 
 // A: m rows of k elements, or k rows of m where the kernel wants M contiguous.  B: N rows of k, or k rows of
-// N; one for each product.  `operands` and `outputs` are in the order of the spec, run-time scalars left out
+// N; one for each product.  `a1` and `k1` are those of the second product where its A is another; they are
+// not read otherwise.  `operands` and `outputs` are in the order of the spec, run-time scalars left out
 // of the former.  Of a chain, factors, operands and scalars come link by link, and k is that of A.  A, B and
 // every tile that is not strided start at multiples of 16 bytes, and so do their rows; of 8 bytes, outputs of
 // one-byte elements.
@@ -38,6 +39,8 @@ typedef struct {
   int64_t batches;  // 1 where the kernel is not batched
   CfTensor a;
   CfTensor b[CF_MAX_FACTORS];
+  int64_t k1;
+  CfTensor a1;
   CfTensor operands[CF_MAX_OPERANDS];
   CfTensor outputs[CF_MAX_OUTPUTS];
   float scalars[CF_MAX_SCALARS];

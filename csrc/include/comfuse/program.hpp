@@ -164,6 +164,11 @@ using Program = List<P...>;  // phases, then at most one tail of each kind
 // ---- the plan's constants
 struct KMajor {};  // memory is contiguous along K
 struct MNMajor {};  // along M of A, N of B
+template <class MajorA_, class MajorB_>
+struct Majors {
+  using MajorA = MajorA_;
+  using MajorB = MajorB_;
+};
 // `Products` GEMMs side by side, all of the same A.
 template <class T, int Columns, int Products = 1, class MajorA_ = KMajor, class MajorB_ = KMajor,
           bool Batched = false>
@@ -172,7 +177,18 @@ struct Gemm {
   using MajorA = MajorA_;
   using MajorB = MajorB_;
   static constexpr int N = Columns, kProducts = Products;
-  static constexpr bool kBatched = Batched;
+  static constexpr bool kBatched = Batched, kOwnA = false;
+  template <int>
+  using MajorsOf = Majors<MajorA, MajorB>;
+};
+// Two GEMMs side by side, each of an A, a B and a K of its own; `First` and `Second`: their Majors.
+template <class T, int Columns, class First, class Second, bool Batched = false>
+struct TwoGemms {
+  using Element = T;
+  static constexpr int N = Columns, kProducts = 2;
+  static constexpr bool kBatched = Batched, kOwnA = true;
+  template <int Product>
+  using MajorsOf = std::conditional_t<Product == 0, First, Second>;
 };
 // A team of warpgroups computes a tile, each its share of the rows.  Teams take the tiles in turn: the
 // epilogue of one hides behind the GEMMs of the others.  `N` columns of the output: of each product.

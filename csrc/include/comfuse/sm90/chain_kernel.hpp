@@ -45,6 +45,7 @@ struct FusedChain {
 
   // ---- operands
   static constexpr int kFactorsB = Factors::kProducts + 1;
+  static constexpr bool kOwnA = false;
   static constexpr int kTileOperands = count_of<IsTile>(OperandList{});
   static constexpr int kSlots = kTileOperands > 0 ? SlotsT::value : 0;  // of each warpgroup
   static constexpr int kSlotBytes = 64 * 32 * max_tile_element(OperandList{});

@@ -27,6 +27,7 @@ struct FusedGemm {
   using Accumulator = typename Main::Accumulator;
 
   static constexpr int N = GemmT::N, kProducts = GemmT::kProducts, kFactorsB = kProducts;
+  static constexpr bool kOwnA = GemmT::kOwnA;  // of the second product
   static constexpr bool kBatched = GemmT::kBatched;
   static constexpr int TileM = Schedule::TileM, TileN = Schedule::TileN, TileK = Schedule::TileK;
   static constexpr int ClusterN = ClusterShape::ClusterN;
@@ -104,7 +105,7 @@ struct FusedGemm {
     int m;                    // rows of a batch
     int row_blocks;           // of all batches
     Divisor blocks_of_batch;  // row blocks
-    int k_blocks;
+    typename Main::Blocks k_blocks;
     Workspace workspace;
   };
 
@@ -298,7 +299,7 @@ struct FusedGemm {
       // The teams take turns to multiply.  Each skips the K blocks and the tile slots of the others.
       using Turn = Turns<kTeams, kTeamSize * kWarpgroup, 0>;
       if (team == kTeams - 1) Turn::pass(team);
-      position.advance(params.k_blocks * team);
+      position.advance(Main::count(params.k_blocks) * team);
       epilogue.skip_items(team);
       scheduler.advance(team);
       for (; !scheduler.done(); scheduler.advance(kTeams)) {
@@ -311,7 +312,7 @@ struct FusedGemm {
         Main::template finish<kTraded>(main, position, accumulator);
         timeline.mark();
         epilogue.run(accumulator, scheduler.item());
-        position.advance(params.k_blocks * (kTeams - 1));
+        position.advance(Main::count(params.k_blocks) * (kTeams - 1));
         epilogue.skip_items(kTeams - 1);
       }
     }

@@ -82,7 +82,7 @@ class Launcher {
   }
   static bool factors_aligned(CfArgs const& args) {
     constexpr size_t kElement = sizeof(typename Kernel::Element);
-    bool aligned = is_aligned(args.a, kElement);
+    bool aligned = is_aligned(args.a, kElement) && (!Kernel::kOwnA || is_aligned(args.a1, kElement));
     for (int i = 0; i < Kernel::kFactorsB; ++i) aligned = aligned && is_aligned(args.b[i], kElement);
     return aligned;
   }

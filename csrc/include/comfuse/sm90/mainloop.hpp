@@ -1,13 +1,14 @@
 // The GEMMs of one tile: TMA fills a ring of K blocks, one or two warpgroups feed them to wgmma.
 //
 // Two products share A: their Bs lie one after the other in shared memory, as those of one that is twice as
-// wide.
+// wide.  Or each has an A and a K of its own: then the K blocks of the second pass through the ring behind
+// those of the first, in a pass of their own.
 // The CTAs of a cluster share a row block: each loads its part of A's tile and multicasts it to all.
 //
 // B's rows, which are the output's columns, are permuted on their way to shared memory, so that wgmma
 // deals each thread runs of eight neighbouring columns: row 8 j + 2 q + e of each 32 holds column
 // 8 q + 2 j + e.  TMA does it for nothing, through a tensor map of five dimensions, (k, e, q, j, 32s).
-// It cannot where B is MN-major or batched or its rows come in no whole runs of eight: there B is loaded as
+// It cannot where a B is MN-major or batched or its rows come in no whole runs of eight: there B is loaded as
 // it is, and the threads work on pairs of columns (fragment_layout.hpp) or, where the program cannot, trade
 // accumulators when the products are finished (transpose.hpp).
 #pragma once
@@ -23,34 +24,45 @@ namespace comfuse::sm90 {
 template <class GemmT, class Schedule, class ClusterShape, class StagesT>
 struct Mainloop {
   using T = typename GemmT::Element;
-  using MajorA = typename GemmT::MajorA;
-  using MajorB = typename GemmT::MajorB;
   static constexpr int N = GemmT::N, kProducts = GemmT::kProducts;
+  static constexpr int kPasses = GemmT::kOwnA ? kProducts : 1, kProductsOfPass = kProducts / kPasses;
   static constexpr bool kBatched = GemmT::kBatched;
-  static constexpr bool kMNMajorA = std::is_same<MajorA, MNMajor>::value,
-                        kMNMajorB = std::is_same<MajorB, MNMajor>::value;
-  static constexpr bool kPermutedB = !kMNMajorB && !kBatched && N % 8 == 0;
+  template <int Pass>
+  using MajorA = typename GemmT::template MajorsOf<Pass>::MajorA;
+  template <int Pass>
+  using MajorB = typename GemmT::template MajorsOf<Pass>::MajorB;
+  template <int Pass>
+  static constexpr bool kMNMajorA = std::is_same<MajorA<Pass>, MNMajor>::value;
+  template <int Pass>
+  static constexpr bool kMNMajorB = std::is_same<MajorB<Pass>, MNMajor>::value;
+  // All of them or none: a thread holds the same columns of every product.
+  static constexpr bool kPermutedB = !kMNMajorB<0> && !kMNMajorB<kPasses - 1> && !kBatched && N % 8 == 0;
 
   static constexpr int TileM = Schedule::TileM, TileN = Schedule::TileN, TileK = Schedule::TileK;
   static constexpr int ClusterN = ClusterShape::ClusterN, kStages = StagesT::value;
   static constexpr int kBytesA = TileM * kLineBytes, kBytesOfProduct = TileN * kLineBytes;
-  static constexpr int kStageBytes = kBytesA + kProducts * kBytesOfProduct;
+  static constexpr int kStageBytes = kBytesA + kProductsOfPass * kBytesOfProduct;
   // Where B is permuted.  The last 32 columns may be 8, 16 or 24: q then ends early, and a tensor map of
   // their own says so.
   static constexpr int kPartialColumns = kPermutedB ? N % 32 : 0;
   static constexpr int kGroupsOfBox = kPartialColumns == 0 ? TileN / 32 : 1;  // of 32 columns
   static constexpr int kRowsA = TileM / ClusterN;  // rows of A that one CTA loads
   static constexpr int kFragments = TileM / 64 / Schedule::kTeamSize;  // wgmmas of 64 rows a warpgroup
-  static constexpr int kReleases = Schedule::kTeamSize * ClusterN;     // arrivals that free a stage
+  static constexpr int kReleases = Schedule::kTeamSize * ClusterN;  // arrivals that free a stage
   static_assert(TileK * sizeof(T) == kLineBytes, "a K block is one 128-byte swizzle row");
   static_assert(ClusterShape::ClusterM == 1, "clusters extend along N");
-  static constexpr int kColumns = kProducts * TileN, kFirstColumns = columns_of_first_wgmma(kColumns);
+  static constexpr int kColumns = kProducts * TileN, kColumnsOfPass = kProductsOfPass * TileN,
+                       kFirstColumns = columns_of_first_wgmma(kColumnsOfPass);
   static_assert(kProducts <= 2 && (kPermutedB || TileN <= 256), "a box of TMA has at most 256 rows");
-  static_assert((!kMNMajorA || kRowsA % kRowsOfBlock == 0) && (!kMNMajorB || TileN % kRowsOfBlock == 0),
+  static constexpr bool kSomeMNMajorA = kMNMajorA<0> || kMNMajorA<kPasses - 1>,
+                        kSomeMNMajorB = kMNMajorB<0> || kMNMajorB<kPasses - 1>;
+  static_assert((!kSomeMNMajorA || kRowsA % kRowsOfBlock == 0) &&
+                    (!kSomeMNMajorB || TileN % kRowsOfBlock == 0),
                 "MN-major factors come in boxes of 64 rows");
 
   using Position = RingPosition<kStages>;
   using Accumulator = float[kFragments][kColumns / 2];  // product by product
+  using Blocks = int[kPasses];  // along K
 
   struct Shared {  // in shared memory
     uint8_t* stages;
@@ -61,8 +73,8 @@ struct Mainloop {
 
   // Tensor maps, and for each the step from batch to batch: 0 for a factor that all batches share.
   struct Maps {
-    CUtensorMap a, b[kProducts], b_partial[kPartialColumns > 0 ? kProducts : 1];
-    int a_step, b_step[kProducts];
+    CUtensorMap a[kPasses], b[kProducts], b_partial[kPartialColumns > 0 ? kProducts : 1];
+    int a_step[kPasses], b_step[kProducts];
   };
 
   CF_DEVICE static void init(Shared const& shared) {
@@ -72,19 +84,19 @@ struct Mainloop {
     }
   }
 
+  // Of a tile, over all products.
+  CF_DEVICE static int count(Blocks const& k_blocks) {
+    if constexpr (kPasses == 1)
+      return k_blocks[0];
+    else
+      return k_blocks[0] + k_blocks[1];
+  }
+
   // One thread loads the K blocks of the tile at (row, column) of a batch.
   CF_DEVICE static void load(Shared const& shared, Position& position, Maps const& maps, int batch, int row,
-                             int column, int rank, int k_blocks) {
-    for (int k = 0; k < k_blocks; ++k, position.advance()) {
-      wait(shared.empty[position.slot], position.phase ^ 1);
-      uint64_t* full = shared.full + position.slot;
-      Barrier::arrive_and_expect_tx(full, kStageBytes);
-      load_a(maps, full, shared.a(position.slot) + rank * (kBytesA / ClusterN), k * TileK,
-             row + rank * kRowsA, batch);
-#pragma unroll
-      for (int p = 0; p < kProducts; ++p)
-        load_b(maps, p, full, shared.b(position.slot) + p * kBytesOfProduct, k * TileK, column, batch);
-    }
+                             int column, int rank, Blocks const& k_blocks) {
+    load_pass<0>(shared, position, maps, batch, row, column, rank, k_blocks[0]);
+    if constexpr (kPasses > 1) load_pass<1>(shared, position, maps, batch, row, column, rank, k_blocks[1]);
   }
 
   // Peers' consumers may still arrive at this CTA's barriers: wait until every stage is free.
@@ -96,29 +108,9 @@ struct Mainloop {
   // The share of the tile of one of the team's warpgroups; returns with the last K block's products still in
   // flight.
   CF_DEVICE static void multiply(Shared const& shared, Position& position, Accumulator& accumulator,
-                                 int member, int k_blocks) {
-    uint32_t const first_row = member * kFragments * kBlockBytes;
-#pragma unroll 1
-    for (int k = 0; k < k_blocks; ++k) {
-      wait(shared.full[position.slot], position.phase);
-      uint32_t a = uniform(cute::cast_smem_ptr_to_uint(shared.a(position.slot)) + first_row);
-      uint32_t b = uniform(cute::cast_smem_ptr_to_uint(shared.b(position.slot)));
-      cute::warpgroup_arrive();
-#pragma unroll
-      for (int step = 0; step < TileK / kWgmmaK; ++step) {
-#pragma unroll
-        for (int i = 0; i < kFragments; ++i)
-          multiply(wgmma_descriptor<MajorA>(a + i * kBlockBytes + step * SharedLayout<MajorA>::kStep),
-                   wgmma_descriptor<MajorB>(b + step * SharedLayout<MajorB>::kStep), accumulator[i],
-                   k > 0 || step > 0);
-      }
-      cute::warpgroup_commit_batch();
-      if (k > 0) {
-        cute::warpgroup_wait<1>();
-        release(shared, previous(position));
-      }
-      position.advance();
-    }
+                                 int member, Blocks const& k_blocks) {
+    multiply_pass<0>(shared, position, accumulator, member, k_blocks[0]);
+    if constexpr (kPasses > 1) multiply_pass<1>(shared, position, accumulator, member, k_blocks[1]);
   }
 
   // Waits for the products, frees the last stage, and trades for runs of eight columns if told so.
@@ -134,10 +126,56 @@ struct Mainloop {
   }
 
  private:
-  CF_DEVICE static void multiply(uint64_t a, uint64_t b, float (&d)[kColumns / 2], bool accumulate) {
-    wgmma<T, kFirstColumns, kMNMajorA, kMNMajorB>(a, b, d, accumulate);
-    if constexpr (kFirstColumns < kColumns)
-      wgmma<T, kColumns - kFirstColumns, kMNMajorA, kMNMajorB, kFirstColumns / 2>(
+  template <int Pass>
+  CF_DEVICE static void load_pass(Shared const& shared, Position& position, Maps const& maps, int batch,
+                                  int row, int column, int rank, int k_blocks) {
+    for (int k = 0; k < k_blocks; ++k, position.advance()) {
+      wait(shared.empty[position.slot], position.phase ^ 1);
+      uint64_t* full = shared.full + position.slot;
+      Barrier::arrive_and_expect_tx(full, kStageBytes);
+      load_a<Pass>(maps, full, shared.a(position.slot) + rank * (kBytesA / ClusterN), k * TileK,
+                   row + rank * kRowsA, batch);
+#pragma unroll
+      for (int p = 0; p < kProductsOfPass; ++p)
+        load_b<Pass>(maps, Pass + p, full, shared.b(position.slot) + p * kBytesOfProduct, k * TileK, column,
+                     batch);
+    }
+  }
+
+  template <int Pass>
+  CF_DEVICE static void multiply_pass(Shared const& shared, Position& position, Accumulator& accumulator,
+                                      int member, int k_blocks) {
+    using LayoutA = SharedLayout<MajorA<Pass>>;
+    using LayoutB = SharedLayout<MajorB<Pass>>;
+    uint32_t const first_row = member * kFragments * kBlockBytes;
+#pragma unroll 1
+    for (int k = 0; k < k_blocks; ++k) {
+      wait(shared.full[position.slot], position.phase);
+      uint32_t a = uniform(cute::cast_smem_ptr_to_uint(shared.a(position.slot)) + first_row);
+      uint32_t b = uniform(cute::cast_smem_ptr_to_uint(shared.b(position.slot)));
+      cute::warpgroup_arrive();
+#pragma unroll
+      for (int step = 0; step < TileK / kWgmmaK; ++step) {
+#pragma unroll
+        for (int i = 0; i < kFragments; ++i)
+          multiply_step<Pass>(wgmma_descriptor<MajorA<Pass>>(a + i * kBlockBytes + step * LayoutA::kStep),
+                              wgmma_descriptor<MajorB<Pass>>(b + step * LayoutB::kStep), accumulator[i],
+                              k > 0 || step > 0);
+      }
+      cute::warpgroup_commit_batch();
+      if (Pass > 0 || k > 0) {  // the block before, of this pass or the last of the one before
+        cute::warpgroup_wait<1>();
+        release(shared, previous(position));
+      }
+      position.advance();
+    }
+  }
+  template <int Pass>
+  CF_DEVICE static void multiply_step(uint64_t a, uint64_t b, float (&d)[kColumns / 2], bool accumulate) {
+    constexpr int kFirst = Pass * kColumnsOfPass / 2;  // of the accumulators
+    wgmma<T, kFirstColumns, kMNMajorA<Pass>, kMNMajorB<Pass>, kFirst>(a, b, d, accumulate);
+    if constexpr (kFirstColumns < kColumnsOfPass)
+      wgmma<T, kColumnsOfPass - kFirstColumns, kMNMajorA<Pass>, kMNMajorB<Pass>, kFirst + kFirstColumns / 2>(
           a, advance_descriptor(b, kFirstColumns * kLineBytes), d, accumulate);
   }
 
@@ -151,20 +189,22 @@ struct Mainloop {
     else
       cute::SM90_TMA_LOAD_MULTICAST::copy(&map, full, (1 << ClusterN) - 1, kHint, to, at...);
   }
+  template <int Pass>
   CF_DEVICE static void load_a(Maps const& maps, uint64_t* full, uint8_t* to, int k, int row, int batch) {
     auto const load = [&](uint8_t* box, int inner, int outer) {
       if constexpr (kBatched)
-        multicast(maps.a, full, box, inner, outer, batch * maps.a_step);
+        multicast(maps.a[Pass], full, box, inner, outer, batch * maps.a_step[Pass]);
       else
-        multicast(maps.a, full, box, inner, outer);
+        multicast(maps.a[Pass], full, box, inner, outer);
     };
-    if constexpr (kMNMajorA) {
+    if constexpr (kMNMajorA<Pass>) {
 #pragma unroll
       for (int i = 0; i < kRowsA; i += kRowsOfBlock) load(to + i * kLineBytes, row + i, k);
     } else {
       load(to, k, row);
     }
   }
+  template <int Pass>
   CF_DEVICE static void load_b(Maps const& maps, int product, uint64_t* full, uint8_t* to, int k, int column,
                                int batch) {
     using Load = cute::SM90_TMA_LOAD;
@@ -182,7 +222,7 @@ struct Mainloop {
         else
           Load::copy(&maps.b[product], full, kHint, box, inner, outer);
       };
-      if constexpr (kMNMajorB) {
+      if constexpr (kMNMajorB<Pass>) {
 #pragma unroll
         for (int n = 0; n < TileN; n += kRowsOfBlock) load(to + n * kLineBytes, column + n, k);
       } else {

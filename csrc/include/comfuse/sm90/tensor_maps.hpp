@@ -84,26 +84,24 @@ bool encode_permuted(CUtensorMap* map, CfTensor const& b, int64_t first, int run
       {kLineBytes / sizeof(T), 2, 4, 4, cuuint32_t(groups_of_box)}, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-// The maps that Mainloop::load reads.
-template <class Main>
-bool encode_gemm(typename Main::Maps* maps, CfArgs const& args) {
+// The maps that a pass of Mainloop::load reads: of an A (M, k), and of the B of each of its products.
+template <class Main, int Pass>
+bool encode_pass(typename Main::Maps* maps, CfArgs const& args, CfTensor const& a, int64_t k) {
   using T = typename Main::T;
-  bool ok = encode_factor<T, Main::kMNMajorA, Main::kBatched>(&maps->a, args.a, args.batches, args.m, args.k,
-                                                              Main::kRowsA);
-  maps->a_step = step_of(args.a);
-  for (int p = 0; p < Main::kProducts; ++p) {
+  bool ok = encode_factor<T, Main::template kMNMajorA<Pass>, Main::kBatched>(&maps->a[Pass], a, args.batches,
+                                                                             args.m, k, Main::kRowsA);
+  maps->a_step[Pass] = step_of(a);
+  for (int p = Pass; p < Pass + Main::kProductsOfPass; ++p) {
     CfTensor const& b = args.b[p];
     maps->b_step[p] = step_of(b);
     if constexpr (Main::kPermutedB) {
       constexpr int kGroups = Main::N / 32, kRest = Main::kPartialColumns;
-      if (kGroups > 0)
-        ok = ok && encode_permuted<T>(&maps->b[p], b, 0, 4, kGroups, args.k, Main::kGroupsOfBox);
-      if (kRest > 0)
-        ok = ok && encode_permuted<T>(&maps->b_partial[p], b, kGroups * 32, kRest / 8, 1, args.k, 1);
+      if (kGroups > 0) ok = ok && encode_permuted<T>(&maps->b[p], b, 0, 4, kGroups, k, Main::kGroupsOfBox);
+      if (kRest > 0) ok = ok && encode_permuted<T>(&maps->b_partial[p], b, kGroups * 32, kRest / 8, 1, k, 1);
       if (kGroups == 0) maps->b[p] = maps->b_partial[p];  // read beyond its one group only, for zeros
     } else {
-      ok = ok && encode_factor<T, Main::kMNMajorB, Main::kBatched>(&maps->b[p], b, args.batches, Main::N,
-                                                                   args.k, Main::TileN);
+      ok = ok && encode_factor<T, Main::template kMNMajorB<Pass>, Main::kBatched>(
+                     &maps->b[p], b, args.batches, Main::N, k, Main::TileN);
     }
   }
   return ok;
@@ -112,12 +110,24 @@ bool encode_gemm(typename Main::Maps* maps, CfArgs const& args) {
 // How a launch's factors become a kernel's parameters; a kernel without a Mainloop has its own.
 template <class Kernel>
 struct FactorMaps {
+  using Main = typename Kernel::Main;
+
   // Beyond what holds for all kernels.
-  static bool accepts(CfArgs const&) { return true; }
-  static bool encode(typename Kernel::Params& params, CfArgs const& args) {
-    params.k_blocks = (int(args.k) + Kernel::TileK - 1) / Kernel::TileK;
-    return encode_gemm<typename Kernel::Main>(&params.gemm, args);
+  static bool accepts(CfArgs const& args) {
+    return !Kernel::kOwnA || (args.k1 > 0 && args.k1 < INT32_MAX / 2 - args.k);
   }
+  static bool encode(typename Kernel::Params& params, CfArgs const& args) {
+    bool ok = encode_pass<Main, 0>(&params.gemm, args, args.a, args.k);
+    params.k_blocks[0] = blocks(args.k);
+    if constexpr (Kernel::kOwnA) {
+      ok = ok && encode_pass<Main, 1>(&params.gemm, args, args.a1, args.k1);
+      params.k_blocks[1] = blocks(args.k1);
+    }
+    return ok;
+  }
+
+ private:
+  static int blocks(int64_t k) { return (int(k) + Kernel::TileK - 1) / Kernel::TileK; }
 };
 
 }  // namespace comfuse::sm90

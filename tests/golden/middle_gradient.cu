@@ -1,0 +1,31 @@
+// cf_sm90_gemm_bf16_128x64x64_c1x2_pingpong_a759c9dc
+//   pre = a0 @ b0.T + bias
+//   d_pre = silu_backward(a1 @ b1.T, pre)
+//   middle = silu(pre)
+//   d_b0 = col_sum(d_pre)
+#include <comfuse/sm90/fused_gemm.hpp>
+
+namespace cf = comfuse;
+namespace program {
+
+using bias = cf::RowVector<0, cf::bf16>;
+
+using half = cf::Imm<0x3f000000>;  // 0.5
+
+// phase 0
+using d_pre = cf::FastSiluBackward<cf::Product<1>, cf::Add<cf::Product<0>, bias>>;
+using sums = cf::ColReduce<0, cf::Sum, d_pre>;
+using middle = cf::SiluOfDouble<cf::Add<cf::Mul<cf::Product<0>, half>, cf::Mul<bias, half>>>;
+using Phase0 =
+    cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<d_pre>,
+              cf::Effects<sums, cf::TileStore<0, cf::bf16, d_pre>, cf::TileStore<1, cf::bf16, middle>>>;
+
+// by the last tile of each block of columns
+using ColTail = cf::ColTail<cf::Effects<cf::RowStore<2, cf::bf16, cf::ColStat<0, cf::value>>>>;
+
+using Gemms = cf::TwoGemms<cf::bf16, /*N=*/512, cf::Majors<cf::KMajor, cf::KMajor>,
+                           cf::Majors<cf::KMajor, cf::MNMajor>>;
+using Kernel = cf::sm90::FusedGemm<Gemms, cf::Pingpong<128, 64, 64>, cf::Cluster<1, 2>, cf::Stages<8>,
+                                   cf::TileSlots<0>, cf::Operands<bias>, cf::Program<Phase0, ColTail>>;
+}  // namespace program
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x64x64_c1x2_pingpong_a759c9dc, program::Kernel)
