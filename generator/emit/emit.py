@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -54,12 +54,14 @@ class Text:
         description: lines for people.
         declarations: of the program.
         arguments: of the template, those before the operands and the program.
+        further: of a chain, its links behind the second.
     """
 
     template: str
     description: list[str]
     declarations: Declarations
     arguments: list[str]
+    further: list[str] = field(default_factory=list)
 
     def render(self, name: str) -> str:
         d = self.declarations
@@ -89,6 +91,9 @@ class Text:
         if self.declarations.vectors:
             lists.insert(1, "Vectors")
         handed = ["Handed"] * any(section.name == "Handed" for section in self.declarations.middle)
+        if self.further:
+            lines += layout.declaration("Further", "cf::Further", self.further)
+            handed = ["cf::NothingHanded", "Further"]
         return lines + layout.declaration("Kernel", template, [*self.arguments, *lists, *handed])
 
 

@@ -40,6 +40,22 @@ PLANS = {
         Weights("streamed", 2),
     ),
 }
+#: Three GEMMs, of widths that differ: wider and narrower behind, partial in each, all weights on the chip, the
+#: first ones, none.
+PLANS |= {
+    "three-stay": (
+        ChainCase("three", Sizes(72, 136, 40, 104), shape=SHAPES["3x64-b1-shared"]),
+        Weights("resident", 0),
+    ),
+    "three-first-stays": (
+        ChainCase("three operands", Sizes(72, 200, 136, 72), shape=SHAPES["2x64-b2-shared"]),
+        Weights("resident_first", 2),
+    ),
+    "three-streamed": (
+        ChainCase("three operands", Sizes(40, 328, 104, 200), DType.FP16, SHAPES["2x64-b1-registers"]),
+        Weights("streamed", 2),
+    ),
+}
 SPOILT = "three-warpgroups-streamed"  # the plan that faults are tried on
 
 

@@ -75,8 +75,9 @@ def test_plans_are_within_their_limits(name: str) -> None:
         assert p.spec.last.n <= p.tile_n < p.spec.last.n + 64
         least = memory.least_ring(p.weights.residence)
         assert least <= p.weights.ring <= memory.MAX_RING
-        assert p.tile_slots >= memory.needed_slots(p.middle, p.program)
-        assert (p.tile_slots > 0) == (memory.needed_slots(p.middle, p.program) > 0)
+        needed = memory.needed_slots(p.middle, *p.further, p.program)
+        assert p.tile_slots >= needed
+        assert (p.tile_slots > 0) == (needed > 0)
 
 
 def test_weights_stay_as_far_as_they_fit() -> None:

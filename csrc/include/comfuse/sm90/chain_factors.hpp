@@ -43,6 +43,8 @@ struct ChainFactors {
   using Second = LaterAt<0>;
   using Last = LaterAt<kLater - 1>;
   static constexpr int N = Last::N, TileN = Last::TileN;
+  // The accumulators of all later GEMMs, one after the other: ptxas holds those of each apart else.
+  using Results = float[widest_of_later(Later{}) / 2];
   static constexpr int kLaterBlocks = blocks_of_later(kLater, Later{});
 
   // ---- bytes

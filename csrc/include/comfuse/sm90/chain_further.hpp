@@ -77,12 +77,15 @@ class FurtherGemm {
                         SlotRing<Kernel>& ring, uint8_t const* vectors)
       : params_(params), weights_(weights), ring_(ring), vectors_(vectors) {}
 
-  // `row`: the first of the warp's 16 rows in the matrix.  `values`: of the GEMM before; the program's result
-  // takes their place.
-  CF_DEVICE void run(int row, float (&values)[kTileK / 2], float (&result)[Factor::TileN / 2]) {
+  // `row`: the first of the warp's 16 rows in the matrix.  `results`: what the GEMM before gave, and in its
+  // place what this one gives.
+  CF_DEVICE void run(int row, typename Factors::Results& results) {
+    auto& values = first_of<kTileK / 2>(results);
+    auto& result = first_of<Factor::TileN / 2>(results);
     run_middle(row, values);
     uint32_t passed[kTileK / 4];
     pack_passed<T>(values, passed);
+    keep_registers(passed);
     forget_accumulators(result);
 #pragma unroll
     for (int block = 0; block < Factor::kBlocks; ++block) multiply(block, passed, result);

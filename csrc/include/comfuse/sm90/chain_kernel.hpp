@@ -308,18 +308,18 @@ struct FusedChain {
         continue;
       }
       // Of one tile only: registers that wgmma reads would else stay alive through the program behind.
-      Accumulator accumulator;
+      typename Factors::Results results;
       ChainMainloop<FusedChain> mainloop(params, weights, epilogue.ring(), memory + kMiddleOffset);
       auto const item = tiles.item();
       wait(shared.rows_full[rows.slot], rows.phase);
       mainloop.run({shared.rows + rows.slot * Factors::kRowBytes, shared.rows_empty + rows.slot,
                     item.row() + warp_of_group() * 16, vectors},
-                   accumulator[0], [&] {
+                   results, [&] {
                      if constexpr (kOuterBuffers > 1) copy_columns(params, item, vectors, ColumnVectors{});
                    });
       rows.advance();
       weights.finish_tile();
-      epilogue.run(accumulator, item);
+      epilogue.run(reinterpret_cast<Accumulator&>(results), item);
     }
     // The others' blocks wait for this warpgroup too.  (Its number anew: no register keeps it till here.)
     if constexpr (Factors::kStreamedBlocks > 0 && !kBatched)

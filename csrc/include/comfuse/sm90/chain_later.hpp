@@ -76,6 +76,20 @@ struct LaterFactors<K, GemmT, List<LinkT, Rest...>>
     : Concatenate<List<LaterFactor<GemmT, K, false>>,
                   typename LaterFactors<GemmT::N, typename LinkT::Gemm, List<Rest...>>::type> {};
 
+// The first `Size` of some values.
+template <int Size, int Held>
+CF_DEVICE float (&first_of(float (&values)[Held])) [Size] {
+  static_assert(Size <= Held);
+  return reinterpret_cast<float (&)[Size]>(values);
+}
+
+// Columns of the widest tile among them.
+template <class... F>
+constexpr int widest_of_later(List<F...>) {
+  int columns = 0;
+  ((columns = F::TileN > columns ? F::TileN : columns), ...);
+  return columns;
+}
 // Blocks and bytes of the first `count` of them; of the largest block.
 template <class... F>
 constexpr int blocks_of_later(int count, List<F...>) {

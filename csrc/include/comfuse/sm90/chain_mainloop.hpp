@@ -31,7 +31,7 @@ class ChainMainloop {
   static constexpr int kLastColumns = Factors::H - (kBlocks - 1) * kBlock;  // that the last block has
 
  public:
-  using Outer = float[Factors::TileN / 2];
+  using Results = typename Factors::Results;
   struct Tile {
     uint8_t* rows;  // of X, in shared memory
     uint64_t* rows_empty;
@@ -44,16 +44,15 @@ class ChainMainloop {
                           uint8_t const* vectors)
       : params_(params), weights_(weights), ring_(ring), vectors_(vectors) {}
 
-  // The tile's rows have come; `begun` is called as soon as wgmmas are under way.
+  // The tile's rows have come; `begun` is called as soon as wgmmas are under way.  What the last GEMM gives
+  // is first among the results.
   template <class Begun>
-  CF_DEVICE void run(Tile const& tile, Outer& outer, Begun const& begun) {
-    if constexpr (Factors::kLater == 1) {
-      run_both(tile, outer, begun);
-    } else {
-      ResultOfSecond result;
-      run_both(tile, result, begun);
-      run_further<1>(tile, result, outer);
-    }
+  CF_DEVICE void run(Tile const& tile, Results& results, Begun const& begun) {
+    run_both(tile, first_of<Second::TileN / 2>(results), begun);
+    Factors::for_each_further([&](auto factor) {
+      FurtherGemm<Kernel, factor>(params_, weights_, ring_, vectors_).run(tile.row, results);
+    });
+    auto& outer = first_of<Factors::TileN / 2>(results);
     if constexpr (!Factors::Last::kPermuted) transpose(outer);
   }
 
@@ -90,18 +89,6 @@ class ChainMainloop {
       hand_rows<Kernel>(params_, states_.finish(), tile.vectors, tile.row, warp_of_group() * 16);
     finish_second<0>(outer);
   }
-  template <int kFactor, int Size>
-  CF_DEVICE void run_further(Tile const& tile, float (&values)[Size], Outer& outer) {
-    FurtherGemm<Kernel, kFactor> gemm(params_, weights_, ring_, vectors_);
-    if constexpr (kFactor + 1 == Factors::kLater) {
-      gemm.run(tile.row, values, outer);
-    } else {
-      float result[Factors::template LaterAt<kFactor>::TileN / 2];
-      gemm.run(tile.row, values, result);
-      run_further<kFactor + 1>(tile, result, outer);
-    }
-  }
-
   template <int kBlockOfStep>
   CF_DEVICE void last_steps(Tile const& tile, Source& source, ResultOfSecond& outer) {
     if constexpr (kBlockOfStep < kBlocks) {
