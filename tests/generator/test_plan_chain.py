@@ -31,7 +31,7 @@ from comfuse.generator.plan.chain import (
 )
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
 
-from .chain_programs import CHAINS, mlp
+from .chain_programs import CHAINS, mlp, three_layers
 
 BF16, FP32, INT8 = DType.BF16, DType.FP32, DType.INT8
 H200 = GPUS["h200"]
@@ -182,6 +182,18 @@ def with_unread() -> ChainSpec:
     return chained(b, b.gemm())
 
 
+def three_with(change: Any) -> ChainSpec:
+    """Three links, of which the second hands on what ``change`` makes of its product."""
+    b = middle()
+    b.output("p", change(b, b.gemm()), BF16)
+    plain = catalog.linear(64, 64, BF16)
+    return ChainSpec((plain, b.spec(), plain))
+
+
+def gated_first() -> FusedSpec:
+    return mlp(64, 64, 64, gated=True).links[0]
+
+
 def layouts(**keywords: Any) -> ChainSpec:
     """Of both links, where they have to agree."""
     return ChainSpec(tuple(dataclasses.replace(catalog.linear(64, 64, BF16), **keywords) for _ in range(2)))
@@ -190,7 +202,25 @@ def layouts(**keywords: Any) -> ChainSpec:
 @pytest.mark.parametrize(
     "chain, reason",
     [
-        (ChainSpec((catalog.linear(64, 64, BF16),) * 3), "3 links; chains of two can be one kernel"),
+        (ChainSpec((catalog.linear(64, 64, BF16),) * 4), "4 links; chains of at most 3 can be one kernel"),
+        (
+            three_with(lambda b, x: b.op("mul", x, b.op("row_sum", x, name="total"))),
+            "total: a reduction between the GEMMs of a chain of more than two",
+        ),
+        (
+            three_with(lambda b, x: b.op("mul", x, b.op("col_sum", x, name="sums"))),
+            "sums: a reduction between the GEMMs that is not along rows",
+        ),
+        (
+            ChainSpec((gated_first(), *(catalog.linear(64, 64, BF16),) * 2)),
+            "4 factors beside A, at most 3 are possible",
+        ),
+        (
+            ChainSpec((dataclasses.replace(catalog.linear(64, 64, BF16), batched=True),) * 3),
+            "3 links in batches; batched chains of two can be one kernel",
+        ),
+        (three_layers(64, 64, 60, 64), "H = 60 must be a multiple of 8"),
+        (three_layers(64, 64, 264, 64), "N = 264; a tile has to hold whole rows, of at most 256 columns"),
         (batched(catalog.linear(64, 64, BF16, bias=BF16)), "bias: a vector in a batched chain"),
         (with_mean(b_major=Major.MN), "needs a second B that is contiguous along K"),
         (with_mean(batched=True), "would have to meet the second B of each batch"),
@@ -203,10 +233,10 @@ def layouts(**keywords: Any) -> ChainSpec:
         (with_reduction(), "shifted: relu of a value that reads a reduction of its row"),
         (with_tile(BF16, strided=True), "mask: a tile between the GEMMs whose rows do not all start"),
         (with_tile(INT8, h=72), "mask: a tile between the GEMMs whose rows do not all start"),
-        (with_unread(), "unread: an operand of the first link that nothing reads"),
+        (with_unread(), "unread: an operand of link 0 that nothing reads"),
         (
             with_last(lambda b, x: b.output("y", b.op("mul", x, b.gemm(1)), BF16), products=2),
-            "two products in the second link; only the first link can have two side by side",
+            "two products in link 1; only the first link can have two side by side",
         ),
         (
             with_last(lambda b, x: b.output("sums", b.op("col_sum", x, name="sums"), FP32)),
