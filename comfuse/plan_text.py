@@ -172,7 +172,8 @@ def kernel_text(p: KernelPlan | ChainPlan, name: str) -> list[str]:
 def _time(p: KernelPlan | ChainPlan) -> str:
     said = f"predicted {p.predicted_us:.1f} us (a model, not a measurement), floor {p.floor_us:.1f} us"
     if isinstance(p, ChainPlan) and p.apart_us < math.inf:
-        said += f"; as {'a kernel a link' if len(p.spec.links) == 2 else 'several kernels'} {p.apart_us:.1f} us"
+        apart = "a kernel a link" if len(p.spec.links) == 2 else "several kernels"
+        said += f"; as {apart} {p.apart_us:.1f} us"
     return said
 
 

@@ -95,8 +95,8 @@ class Pair:
 def join(parts: Sequence[Candidate], order: Order, policy: Policy) -> tuple[list[Candidate], dict[str, str]]:
     """The chains among parts that do not overlap, those that save most first; none holds a part twice.
 
-    One that does not become a kernel is none, so that it keeps its parts from no other.  A chain takes on what
-    comes ahead of it or behind it where all of it is a kernel that pays.
+    One that does not become a kernel is none, so that it keeps its parts from no other.  A chain takes on
+    what comes ahead of it or behind it where all of that is a kernel that pays.
 
     Returns:
         The chains; and for GEMMs that are in none, by name, why not.

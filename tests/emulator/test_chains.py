@@ -40,8 +40,8 @@ PLANS = {
         Weights("streamed", 2),
     ),
 }
-#: Three GEMMs, of widths that differ: wider and narrower behind, partial in each, all weights on the chip, the
-#: first ones, none.
+#: Three GEMMs, of widths that differ: wider and narrower behind, partial in each, all weights on the chip,
+#: the first ones, none.
 PLANS |= {
     "three-stay": (
         ChainCase("three", Sizes(72, 136, 40, 104), shape=SHAPES["3x64-b1-shared"]),

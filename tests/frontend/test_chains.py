@@ -344,7 +344,7 @@ REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...], str, str]] = [
     (takes_a_part, (second(),), "mm_1", "another order of rows and columns"),
     (folds_rows, (tensor(2 * H, OUT),), "mm_1", "another order of rows and columns"),
     (four, (second(H), second(H), second()), "mm_1", "4 links; chains of at most 3 can be one kernel"),
-    (third_normed, (second(), tensor(OUT, OUT)), "mm_1", "a reduction between the GEMMs of a chain of more than"),
+    (third_normed, (second(), tensor(OUT, OUT)), "mm_1", "between the GEMMs of a chain of more than two"),
     (gated_behind, (second(), second()), "mm_1", "two products in link 1"),
     (plain, (second(512),), "mm_1", "N = 512; a tile has to hold whole rows, of at most 256 columns"),
     (plain, (second(20),), "mm_1", "N = 20 must be a multiple of 8"),

@@ -31,7 +31,7 @@ BF16, FP32 = DType.BF16, DType.FP32
 
 @dataclass(frozen=True)
 class Sizes:
-    """K columns of A, H between the GEMMs, N of the result; ``h1``: where there are three, behind the second."""
+    """K columns of A, H between the GEMMs, N of the result; ``h1``: behind the second of three GEMMs."""
 
     k: int
     h: int

@@ -198,7 +198,9 @@ def test_a_part_in_one_chain_alone() -> None:
 
     graph = the_only(found(program, rows(ROWS), *weights(D, H, H, D)))
     assert list(graph.regions) == ["mm", "mm_1+mm_2+mm_3"]
-    assert graph.candidates[0].apart.startswith("no chain with mm_1 and mm_2 and mm_3: mm_1 and mm_2 and mm_3")
+    assert graph.candidates[0].apart.startswith(
+        "no chain with mm_1 and mm_2 and mm_3: mm_1 and mm_2 and mm_3"
+    )
     assert "4 links; chains of at most 3 can be one kernel" in graph.candidates[0].apart
     assert graph.candidates[1].apart == ""
 

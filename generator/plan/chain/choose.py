@@ -65,7 +65,7 @@ def plan_chain(chain: ChainSpec, gpu: str | gpus.Gpu = "h200", m: int | None = N
 
 
 def _apart_us(chain: ChainSpec, gpu: str | gpus.Gpu, m: int) -> float:
-    """Predicted for several kernels: one a link, or where that is faster one for some that follow each other."""
+    """Predicted for several kernels: one a link, or where that is faster one for some links in a row."""
     links = chain.links
     found = [cost.apart_us(chain, gpu, m)]
     for cut in range(1, len(links)) if len(links) > 2 else ():

@@ -86,7 +86,7 @@ class ChainPlan:
     gpu: str
     predicted_us: float  # for the M that was asked for
     floor_us: float  # no kernel can be faster: arithmetic or memory traffic alone
-    apart_us: float  # predicted for several kernels, one a link or for some of them, with tiles stored between
+    apart_us: float  # predicted for several kernels, each of a link or of some, with the rest stored between
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The steps of what a chain's links compute that are not the last: of the first block by block of its columns."""
+"""The steps of what a chain's links but the last compute: of the first one block by block of its columns."""
 
 from __future__ import annotations
 
