@@ -69,9 +69,9 @@ def declare_chain(
 ) -> Declarations:
     """All aliases that a chain's kernel needs.
 
-    Operands are numbered through: first those of the middle, then those of the programs behind it.  What the
-    middle hands on beside its tile, values a row and then ``deferred.vectors`` of its columns times the second
-    factor, has the numbers behind them.
+    Operands are numbered through: first those of the middle, then those of the programs behind it.  What
+    the middle hands on beside its tile, values a row and then ``deferred.vectors`` of its columns times the
+    second factor, has the numbers behind them.
     """
     namer = Namer()
     first, *between = (

@@ -31,7 +31,7 @@ from comfuse.generator.plan.chain import (
 )
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
 
-from .chain_programs import CHAINS, mlp, three_layers
+from .chain_programs import CHAINS, edge_network, mlp, three_layers
 
 BF16, FP32, INT8 = DType.BF16, DType.FP32, DType.INT8
 H200 = GPUS["h200"]
@@ -289,6 +289,36 @@ def test_two_kernels_where_they_are_faster() -> None:
     )
     with pytest.raises(PlanError, match=re.escape(reason)):
         plan_chain(chain, "h200", m)
+
+
+def test_three_gemms_stay_on_the_chip() -> None:
+    """All weights in shared memory where they are 128 wide; 256 wide they pass by, in one shape alone."""
+    chosen = plan_chain(edge_network(), "h200", 10**6)
+    assert chosen.weights.residence == "resident"
+    assert [p.spec.n for p in (chosen.middle, *chosen.further, chosen.program)] == [128, 128, 128]
+    wide = [c for c in chain_candidates(edge_network(256)) if isinstance(c, ChainPlan)]
+    assert [(p.shape.name, p.weights.residence) for p in wide] == [("2x64-b1-shared", "streamed")]
+    assert chosen.floor_us * 1e-6 * H200.flops >= 2 * 10**6 * 128 * 128 * 3
+
+
+def test_three_gemms_are_compared_with_two_of_them_and_one() -> None:
+    chain, m = edge_network(), 10**6
+    one, two, three = chain.links
+    first, last = (force_chain(ChainSpec(links), m=m) for links in ((one, two), (two, three)))
+    alone = [plan(link, "h200", m).predicted_us for link in (one, two, three)]
+    apart = min(sum(alone), first.predicted_us + alone[2], alone[0] + last.predicted_us)
+    assert plan_chain(chain, "h200", m).apart_us == pytest.approx(apart)
+
+
+def test_a_third_gemm_costs_its_products_and_its_program() -> None:
+    """Beside the same first two: what ran beside these still does."""
+    two, three = edge_network().links[:2], edge_network().links
+    costs = [
+        cost.predict_us(p.spec, p.middle, p.further, p.program, p.shape, p.weights, H200, 10**6)
+        for chain in (ChainSpec(two), ChainSpec(three))
+        for p in [force_chain(chain, ChainShape(3, 1, False), m=10**6)]
+    ]
+    assert costs[1] - costs[0] > 0.3 * 2e6 * 10**6 * 128 * 128 / H200.flops
 
 
 def test_one_planner_and_one_emitter_for_both_kinds_of_programs() -> None:
