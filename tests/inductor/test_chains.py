@@ -37,7 +37,7 @@ from tests.inductor.chain_models import (
 from tests.inductor.graphs import Found, found, has_order, is_convex
 from tests.inductor.interpreted import interpreted
 
-OFF = "COMFUSE_CHAINS is 0, which turns off kernels of two GEMMs back to back"
+OFF = "COMFUSE_CHAINS is 0, which turns off kernels of GEMMs back to back"
 
 
 @pytest.fixture(autouse=True)

@@ -170,7 +170,7 @@ def test_chains_can_be_turned_off(
     assert resolver.resolve(MLP.text(), 327680, 0) == 1
     assert not registered
     ((why, _),) = resolver._REFUSED.values()
-    assert why == "COMFUSE_CHAINS is 0, which turns off kernels of two GEMMs back to back"
+    assert why == "COMFUSE_CHAINS is 0, which turns off kernels of GEMMs back to back"
     monkeypatch.setenv("COMFUSE_STRICT", "1")
     answer = resolver.resolve(MLP.text(), 327680, 0)
     assert isinstance(resolver.translate(RuntimeError(f"comfuse: {answer}"), "op"), FallbackError)
