@@ -85,7 +85,7 @@ class FurtherGemm {
     run_middle(row, values);
     uint32_t passed[kTileK / 4];
     pack_passed<T>(values, passed);
-    keep_registers(passed);
+    keep_registers(passed);  // all are packed before their registers become the result's
     forget_accumulators(result);
 #pragma unroll
     for (int block = 0; block < Factor::kBlocks; ++block) multiply(block, passed, result);
