@@ -82,8 +82,8 @@ _FIELDS |= dict.fromkeys(("ln_weight", "rms_weight"), "norm_weight")
 
 def arguments_of(w: Workload, i: Inputs, spec: FusedSpec | ChainSpec) -> Arguments:
     """The workload's tensors and scalars in the order of its spec."""
-    if isinstance(spec, ChainSpec):
-        assert isinstance(w, ChainWorkload)
+    if isinstance(w, ChainWorkload):
+        assert isinstance(spec, ChainSpec)
         assert isinstance(i, ChainInputs)
         every = [o.name for link in spec.links for o in link.operands]
         tensors = [getattr(i, _CHAIN_FIELDS.get(name, name)) for name in every if name != "eps"]

@@ -83,6 +83,10 @@ def phases_text(plan: KernelPlan | ChainPlan) -> list[str]:
             lines.append(
                 f"     behind the last columns hands on {_outputs(middle.spec, middle.row_tail.stores)}"
             )
+        for number, between in enumerate(plan.further, 1):
+            lines.append(f"  behind GEMM {number + 1}  {between.cost:.0f} issue slots an element")
+            for phase in between.phases:
+                lines += [f"     {line}" for line in _phase(between.spec, phase, "hands on")]
     for number, phase in enumerate(plan.program.phases):
         lines.append(f"  {number}  {phase.cost:.0f} issue slots an element")
         lines += [f"     {line}" for line in _phase(plan.program.spec, phase)]
@@ -153,7 +157,7 @@ _SCOPES = {
 
 _WEIGHTS = {
     "resident": "all stay in shared memory",
-    "resident_first": "the first link's stay in shared memory, the second's pass through a ring of {} blocks",
+    "resident_first": "the first link's stay in shared memory, the others pass through a ring of {} blocks",
     "streamed": "pass through a ring of {} blocks",
 }
 
@@ -172,7 +176,8 @@ def kernel_text(p: KernelPlan | ChainPlan, name: str) -> list[str]:
 def _time(p: KernelPlan | ChainPlan) -> str:
     said = f"predicted {p.predicted_us:.1f} us (a model, not a measurement), floor {p.floor_us:.1f} us"
     if isinstance(p, ChainPlan) and p.apart_us < math.inf:
-        said += f"; as a kernel a link {p.apart_us:.1f} us"
+        apart = "a kernel a link" if len(p.spec.links) == 2 else "several kernels"
+        said += f"; as {apart} {p.apart_us:.1f} us"
     return said
 
 
@@ -191,7 +196,7 @@ def _chain_kernel(p: ChainPlan) -> list[tuple[str, str]]:
         ("tiles", p.shape.label),
         ("weights", _WEIGHTS[p.weights.residence].format(p.weights.ring)),
         ("pipeline", f"{p.tile_slots} slots a warpgroup for tile operands"),
-        ("registers", f"about {p.registers} a thread, while both GEMMs run"),
+        ("registers", f"about {p.registers} a thread, while GEMMs run"),
     ]
 
 

@@ -107,7 +107,7 @@ STRICT: Variable[bool] = Variable(
 )  # fmt: skip
 CHAINS: Variable[bool] = Variable(
     "COMFUSE_CHAINS", _boolean, lambda: True, "0 or 1",
-    "0: never run two GEMMs back to back as one kernel; each gets a kernel of its own.  To be set before "
+    "0: never run GEMMs back to back as one kernel; each gets a kernel of its own.  To be set before "
     "such a program is first called",
 )  # fmt: skip
 RECOMPUTE: Variable[Recompute] = Variable(

@@ -1,8 +1,8 @@
 """Programs whose result is the A of the next: GEMMs back to back.
 
-A :class:`ChainSpec` is ``Y = program1(program0(X @ W0.T) @ W1.T)``.  What one link hands to the next is one
-(M, H) tile; it is rounded once, to the element type of the factors, and lives on chip only.  A kernel may
-round what :mod:`comfuse.generator.deferral` makes of it instead.
+A :class:`ChainSpec` is ``Y = program1(program0(X @ W0.T) @ W1.T)``, or longer.  What one link hands to the
+next is one (M, H) tile; it is rounded once, to the element type of the factors, and lives on chip only.  A
+kernel may round what :mod:`comfuse.generator.deferral` makes of it instead.
 """
 
 from __future__ import annotations

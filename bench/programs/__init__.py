@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from bench.programs import chains, graphs, norms
+from bench.programs import chains, graphs, networks, norms
 from bench.programs.dtypes import DTYPES
-from bench.workloads import ChainWorkload, GraphWorkload, NormWorkload, Workload
+from bench.workloads import ChainWorkload, GraphWorkload, NetworkWorkload, NormWorkload, Workload
 
 __all__ = ["DTYPES", "Inputs", "gemm", "make_inputs", "outputs", "program"]
 
@@ -44,6 +44,8 @@ def make_inputs(w: Workload, seed: int = 1, device: str = "cuda") -> Inputs:
         return graphs.make_inputs(w, seed, device)
     if isinstance(w, ChainWorkload):
         return chains.make_inputs(w, seed, device)
+    if isinstance(w, NetworkWorkload):
+        return networks.make_inputs(w, seed, device)
     assert isinstance(w, NormWorkload)
     return norms.make_inputs(w, seed, device)
 
@@ -57,6 +59,8 @@ def program(w: Workload) -> Callable[..., Any]:
         return graphs.GRAPHS[w.graph].function
     if isinstance(w, ChainWorkload):
         return chains.program(w)
+    if isinstance(w, NetworkWorkload):
+        return networks.program(w)
     assert isinstance(w, NormWorkload)
     return norms.program(w)
 

@@ -1,4 +1,4 @@
-"""What is measured: families of workloads, each a program behind a GEMM, or two of them, at one shape.
+"""What is measured: families of workloads, each a program behind a GEMM, or some of them, at one shape.
 
 Pure data: nothing here needs torch or a GPU.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bench.workloads.base import Workload
-from bench.workloads.chains import B2B, ChainWorkload
+from bench.workloads.chains import B2B, ChainWorkload, NetworkWorkload
 from bench.workloads.graphs import EPILOGUES, GRAPHS, GraphWorkload
 from bench.workloads.norms import NARROW, POSTNORM, RMSNORM, NormWorkload
 
@@ -22,6 +22,7 @@ __all__ = [
     "RMSNORM",
     "ChainWorkload",
     "GraphWorkload",
+    "NetworkWorkload",
     "NormWorkload",
     "Workload",
     "by_name",
@@ -49,7 +50,7 @@ def by_name(name: str) -> Workload:
 
 def select(family: str, shapes: Iterable[str] = ()) -> tuple[Workload, ...]:
     """The workloads of a family, all of them or those of the shapes given as ``MxNxK`` (chains:
-    ``MxKxHxN``), or of the names.
+    ``MxKxHxN``, three GEMMs ``MxKxHxHxN``), or of the names.
 
     Raises:
         ValueError: the family, or one of the shapes, does not exist.

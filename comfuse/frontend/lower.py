@@ -34,10 +34,16 @@ def lower(captured: Captured) -> Lowered:
     Raises:
         TraceError: no GEMM, too many, or a node that has no place behind it; names the node.
     """
+    return _from_link(captured, 0)
+
+
+def _from_link(captured: Captured, number: int) -> Lowered:
+    """``number``: of the function's first GEMM in the chain that it is the rest of."""
     found = cut(captured)
     if found is None:
         return _of_one_link(captured)
-    return joined(found, _of_one_link(found.first, "middle"), lower(found.rest))
+    first = _of_one_link(found.first, f"middle{number or ''}")
+    return joined(found, first, _from_link(found.rest, number + 1))
 
 
 def _of_one_link(captured: Captured, unnamed: str = "y") -> Lowered:

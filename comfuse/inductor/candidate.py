@@ -26,7 +26,7 @@ class Candidate:
         reading: what the front end made of it, and the samples of :class:`Found`, where it was read already.
         alone: finds, in the place of several GEMMs, a candidate for each, or for each link of a chain, and
             says why one has none; for where neither this one nor a shorter one pays.
-        links: of a chain, the candidates that it joins.
+        links: of a chain, the candidates that it joins, in the order in which they run.
         apart: why it is not joined with the GEMM ahead of it or behind it; nothing where there is none.
     """
 

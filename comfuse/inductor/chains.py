@@ -23,7 +23,7 @@ from comfuse.ops.resolver import turned_off
 
 @dataclass(frozen=True)
 class Pair:
-    """Two parts, the second of which has a GEMM whose left factor the first gives.
+    """Two parts, either of which may be a chain, the second with a GEMM whose left factor the first gives.
 
     Attributes:
         middle: that factor, before views of it.
@@ -48,11 +48,15 @@ class Pair:
             inputs=tuple(dict.fromkeys(i for node in nodes for i in node.all_input_nodes if i not in inside)),
             outputs=self.second.outputs,
             stopped=self.second.stopped,
-            links=(self.first, self.second),
+            links=(*_links(self.first), *_links(self.second)),
         )
 
+    def _readers(self) -> tuple[Node, ...]:
+        """The GEMMs that read the middle."""
+        return _links(self.second)[0].anchors
+
     def _between(self) -> Iterator[Node]:
-        for anchor in self.second.anchors:
+        for anchor in self._readers():
             node = factors(anchor)[0]
             while node is not self.middle:
                 yield node
@@ -84,14 +88,15 @@ class Pair:
 
     def _multiplies(self, user: Node, read: Node) -> bool:
         """Whether a node is a GEMM behind the middle, and what it reads no more than its left factor."""
-        is_left = user in self.second.anchors and factors(user)[0] is read
+        is_left = user in self._readers() and factors(user)[0] is read
         return is_left and sum(x is read for x in user.args) == 1
 
 
 def join(parts: Sequence[Candidate], order: Order, policy: Policy) -> tuple[list[Candidate], dict[str, str]]:
     """The chains among parts that do not overlap, those that save most first; none holds a part twice.
 
-    One that does not become a kernel is none, so that it keeps its parts from no other.
+    One that does not become a kernel is none, so that it keeps its parts from no other.  A chain takes on
+    what comes ahead of it or behind it where all of that is a kernel that pays.
 
     Returns:
         The chains; and for GEMMs that are in none, by name, why not.
@@ -99,25 +104,49 @@ def join(parts: Sequence[Candidate], order: Order, policy: Policy) -> tuple[list
     found: list[Candidate] = []
     reasons: dict[str, str] = {}
     for pair in _pairs(parts):
-        other = next((c for c in found if pair.first in c.links or pair.second in c.links), None)
+        holders = [c for c in found if pair.first in c.links or pair.second in c.links]
         reason = pair.stored()
-        if not reason:
-            reason = f"{_names(other.anchors)} are one" if other is not None else pair.refused(order, policy)
+        if not reason and holders:
+            longer = _longer(pair, holders)
+            refused = "" if longer is None else longer.refused(order, policy)
+            pair = pair if longer is None else longer
+            if longer is None or refused:
+                one = " and ".join(f"{_names(c.anchors)} are one" for c in holders)
+                reason = f"{one}; {refused}" if refused else one
+        elif not reason:
+            reason = pair.refused(order, policy)
         if reason:
-            reasons |= apart(pair.first, pair.second, reason)
+            reasons |= apart((pair.first, pair.second), reason)
         else:
-            found.append(pair.joined(order))
+            found = [c for c in found if c not in holders] + [pair.joined(order)]
     inside = {anchor.name for chain in found for anchor in chain.anchors}
     return found, {name: reason for name, reason in reasons.items() if name not in inside}
 
 
-def apart(first: Candidate, second: Candidate, reason: str) -> dict[str, str]:
-    """What is said of the GEMMs of two parts that are no chain, by name."""
+def apart(parts: Sequence[Candidate], reason: str) -> dict[str, str]:
+    """What is said of the GEMMs of parts that are no chain, by name."""
     return {
-        anchor.name: f"no chain with {_names(other.anchors)}: {reason}"
-        for part, other in ((first, second), (second, first))
+        anchor.name: f"no chain with {_names(a for p in parts if p is not part for a in p.anchors)}: {reason}"
+        for part in parts
         for anchor in part.anchors
     }
+
+
+def _longer(pair: Pair, holders: Iterable[Candidate]) -> Pair | None:
+    """A pair with the chains that hold its parts in their place; None if one goes on elsewhere."""
+    first, second = pair.first, pair.second
+    for chain in holders:
+        if chain.links[-1] == first:
+            first = chain
+        elif chain.links[0] == second:
+            second = chain
+        else:
+            return None
+    return Pair(first, second, pair.middle)
+
+
+def _links(part: Candidate) -> tuple[Candidate, ...]:
+    return part.links or (part,)
 
 
 def _pairs(candidates: Sequence[Candidate]) -> list[Pair]:

@@ -6,10 +6,12 @@ that read and write global memory.  Both are corrected by what was measured of r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from comfuse.generator.chain import ChainSpec
+from comfuse.generator.errors import PlanError
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.plan import KernelPlan, plan
@@ -38,7 +40,7 @@ class Estimate:
         plans: of its kernels, in the order in which they run.
         fused_us: all of its kernels, and those for what is drawn.
         unfused_us: the library's GEMMs and the kernels behind them; of a chain its links apart, each fused or
-            not.
+            not, or some of them together.
         slower: the name of a workload of its class in which fusing was measured to be slower; None: in none.
     """
 
@@ -85,8 +87,24 @@ def _of_chain(chain: ChainSpec, m: int, gpu: Gpu, template: bool) -> Estimate:
     correction = measured.correction(Kind.CHAIN, first.n, first.k, last.n)
     fused = max(correction.fused_us(one.predicted_us, m * first.n), one.floor_us)
     links = [_of_one(link, m, gpu, template, correction.gemm) for link in chain.links]
-    apart = sum(min(link.fused_us, link.unfused_us) for link in links)
-    return Estimate(Kind.CHAIN, (one,), fused, apart, correction.slower)
+    apart = [sum(min(link.fused_us, link.unfused_us) for link in links)]
+    for cut in range(1, len(links)) if len(links) > 2 else ():
+        parts = chain.links[:cut], chain.links[cut:]
+        apart.append(sum(_best_us(part, m, gpu, template) for part in parts))
+    slower = correction.slower if len(links) == 2 else None  # longer ones were not measured
+    return Estimate(Kind.CHAIN, (one,), fused, min(apart), slower)
+
+
+def _best_us(links: tuple[FusedSpec, ...], m: int, gpu: Gpu, template: bool) -> float:
+    """Of links by themselves; infinite where they are several and no kernel."""
+    if len(links) == 1:
+        found = _of_one(links[0], m, gpu, template)
+    else:
+        try:
+            found = _of_chain(ChainSpec(links), m, gpu, template)
+        except PlanError:
+            return math.inf
+    return min(found.fused_us, found.unfused_us)
 
 
 def _of_one(spec: FusedSpec, m: int, gpu: Gpu, template: bool, gemm: float | None = None) -> Estimate:

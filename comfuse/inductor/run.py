@@ -120,7 +120,7 @@ def _alone(found: Found, policy: Policy) -> tuple[list[tuple[Found, Verdict]], l
 def _apart(found: Found, policy: Policy, reason: str) -> tuple[list[tuple[Found, Verdict]], list[Verdict]]:
     """The links of a chain that is none for a reason, which their verdicts have."""
     regions, left = _alone(found, policy)
-    said = chains.apart(*found.candidate.links, reason)
+    said = chains.apart(found.candidate.links, reason)
     return (
         [(region, changed(verdict, apart=said[verdict.anchor])) for region, verdict in regions],
         [changed(verdict, apart=said[verdict.anchor]) for verdict in left],

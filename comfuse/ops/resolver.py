@@ -38,7 +38,7 @@ __all__ = [
     "unsupported_gpu",
 ]
 
-_TURNED_OFF = "COMFUSE_CHAINS is 0, which turns off kernels of two GEMMs back to back"
+_TURNED_OFF = "COMFUSE_CHAINS is 0, which turns off kernels of GEMMs back to back"
 _LOCK = threading.RLock()
 _PENDING = threading.local()  # the exception behind the message that C++ is carrying
 # Why a spec is not fused, by (spec, class of rows, device), and the GPU and environment that this depends on.

@@ -46,16 +46,19 @@ __all__ = ["Deferred", "defer", "why_not"]
 
 @lru_cache(maxsize=256)
 def defer(chain: ChainSpec) -> Deferred:
-    """A chain of two links with its middle reductions deferred; it means the same, but for rounding.
+    """A chain with its middle reductions deferred; it means the same, but for rounding.
 
     Raises:
         SpecError: the chain is malformed.
         PlanError: a reduction cannot be deferred; names the node that reads it, and says why.
     """
     chain = normalize_chain(chain)
-    first, last = chain.links
-    if not any(node.op in REDUCTIONS for node in first.nodes):
+    found = [node.name for link in chain.links[:-1] for node in link.nodes if node.op in REDUCTIONS]
+    if not found:
         return Deferred(chain)
+    if len(chain.links) > 2:
+        raise PlanError("a reduction between the GEMMs of a chain of more than two", found[0])
+    first, last = chain.links
     return deferred_links(FirstLink(first), last)
 
 

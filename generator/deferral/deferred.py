@@ -9,7 +9,7 @@ from comfuse.generator.chain import ChainSpec
 
 @dataclass(frozen=True)
 class Deferred:
-    """A chain of two links whose first hands on more than the second GEMM's A.
+    """A chain; one of two links may have a first that hands on more than the second GEMM's A.
 
     Attributes:
         links: of the first, output 0 is that A and the others are values a row, float32.  Operands of the

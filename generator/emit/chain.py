@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from comfuse.generator.emit import names
-from comfuse.generator.emit.declarations import declare_chain
+from comfuse.generator.emit.declarations import declare_chain, middle_names
 from comfuse.generator.emit.emit import PLACEHOLDER, KernelSource, Text, gemm
 from comfuse.generator.emit.readable import describe_chain
 from comfuse.generator.plan.chain import ChainPlan, ChainShape, Weights
@@ -19,14 +19,18 @@ def emit_chain(plan: ChainPlan) -> KernelSource:
     arguments = [
         gemm(chain.links[0]),
         "Middle",
-        gemm(chain.last),
+        gemm(chain.links[1]),
         _schedule(shape),
         f"cf::{rows}</*K=*/{chain.links[0].k}>",
         _weights(plan.weights),
         f"cf::TileSlots<{plan.tile_slots}>",
     ]
-    declarations = declare_chain(plan.program, plan.middle, plan.deferred)
-    text = Text("FusedChain", describe_chain(chain), declarations, arguments)
+    declarations = declare_chain(plan.program, plan.middle, plan.further, plan.deferred)
+    further = [
+        f"cf::Link<{name}, {gemm(link)}>"
+        for name, link in zip(middle_names(len(plan.further)), chain.links[2:], strict=True)
+    ]
+    text = Text("FusedChain", describe_chain(chain), declarations, arguments, further)
     name = names.chain_stem(plan, text.render(PLACEHOLDER))
     return KernelSource(name, text.render(name), plan)
 

@@ -59,29 +59,43 @@ def declare(program: PhaseProgram) -> Declarations:
     return _with_constants(result, only)
 
 
-def declare_chain(program: PhaseProgram, middle: PhaseProgram, deferred: Deferred) -> Declarations:
+def middle_names(further: int) -> list[str]:
+    """Of the programs between the second GEMM and each further one."""
+    return [f"Middle{number}" for number in range(1, 1 + further)]
+
+
+def declare_chain(
+    program: PhaseProgram, middle: PhaseProgram, further: tuple[PhaseProgram, ...], deferred: Deferred
+) -> Declarations:
     """All aliases that a chain's kernel needs.
 
-    Operands are numbered through: first those of the middle.  What the middle hands on beside its tile,
-    values a row and then ``deferred.vectors`` of its columns times the second factor, has the numbers behind
-    them.
+    Operands are numbered through: first those of the middle, then those of the programs behind it.  What
+    the middle hands on beside its tile, values a row and then ``deferred.vectors`` of its columns times the
+    second factor, has the numbers behind them.
     """
     namer = Namer()
-    first = _Sections(middle, namer, vectors.of_middle(deferred), passes_on=True)
+    first, *between = (
+        _Sections(part, namer, vectors.of_middle(deferred, number), passes_on=True)
+        for number, part in enumerate((middle, *further))
+    )
     last = _Sections(program, namer, vectors.of_program(deferred))
     result = Declarations()
     handed = len(middle.spec.outputs) - 1 + len(deferred.vectors)
-    first.declare_operands(result)
+    for link in (first, *between):
+        link.declare_operands(result)
     last.declare_operands(result, handed)
     computed = []
-    for link in (first, last):
+    for link in (first, *between, last):
         computed += link.writer.declare_vectors()
         result.vectors += link.writer.lines
     result.vectors += layout.declaration("Vectors", "cf::Vectors", computed)
     names = last.writer.operand_names
     result.middle = first.middle(names[len(names) - handed :], deferred.vectors)
-    result.program = last.sections("link 1, ")
-    return _with_constants(result, first, last)
+    for number, (name, link) in enumerate(zip(middle_names(len(between)), between, strict=True), 1):
+        title = f"link {number}: over (M, H{number}), and on as A of link {number + 1}"
+        result.middle.append(link.between(title, name))
+    result.program = last.sections(f"link {1 + len(between)}, ")
+    return _with_constants(result, first, *between, last)
 
 
 def _with_constants(result: Declarations, *links: _Sections) -> Declarations:
@@ -135,6 +149,11 @@ class _Sections:
             last_values.lines.append("using Middle = cf::Online<Values, Exponentials>;")
             sections = [values, last_values]
         return [*sections, self._handed(handed, folded)] if handed else sections
+
+    def between(self, title: str, alias: str) -> Section:
+        """Of a chain's link between the first and the last: its one phase."""
+        (phase,) = self.program.phases
+        return self._phase(title, alias, phase, f"Of{alias}")
 
     def _handed(self, names: list[str], folded: tuple[int, ...]) -> Section:
         """``names`` are the second link's: of values a row, then of vectors."""

@@ -56,6 +56,7 @@ class Text:
         declarations: of the program.
         arguments: of the template, those before the operands and the program.
         gemms: what they name, declared before the kernel.
+        further: of a chain, its links behind the second.
     """
 
     template: str
@@ -63,6 +64,7 @@ class Text:
     declarations: Declarations
     arguments: list[str]
     gemms: list[str] = field(default_factory=list)
+    further: list[str] = field(default_factory=list)
 
     def render(self, name: str) -> str:
         d = self.declarations
@@ -92,6 +94,9 @@ class Text:
         if self.declarations.vectors:
             lists.insert(1, "Vectors")
         handed = ["Handed"] * any(section.name == "Handed" for section in self.declarations.middle)
+        if self.further:
+            lines += layout.declaration("Further", "cf::Further", self.further)
+            handed = ["cf::NothingHanded", "Further"]
         return lines + layout.declaration("Kernel", template, [*self.arguments, *lists, *handed])
 
 

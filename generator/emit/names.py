@@ -24,6 +24,7 @@ _RESERVED_WORDS = """
     Values TilesOfValues ColumnsOfValues LetsOfValues EffectsOfValues
     Exponentials ColumnsOfExponentials LetsOfExponentials EffectsOfExponentials
     Handed HandedColumns HandedEffects Vectors
+    Middle1 TilesOfMiddle1 ColumnsOfMiddle1 LetsOfMiddle1 EffectsOfMiddle1 Further
 """
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 
@@ -69,9 +70,9 @@ def stem(plan: KernelPlan, text: str) -> str:
 
 def chain_stem(plan: ChainPlan, text: str) -> str:
     """The name of a chain's kernel, as of :func:`stem`: K, H and N of its GEMMs and its warpgroups."""
-    first, last = plan.spec.links[0], plan.spec.last
-    sizes = f"{first.k}x{first.n}x{last.n}"
-    return f"cf_sm90_chain_{_dtypes(last)}_{sizes}_w{plan.shape.warpgroups}_{_digest(text)}"
+    links = plan.spec.links
+    sizes = "x".join(map(str, (links[0].k, *(link.n for link in links))))
+    return f"cf_sm90_chain_{_dtypes(links[-1])}_{sizes}_w{plan.shape.warpgroups}_{_digest(text)}"
 
 
 def _dtypes(spec: FusedSpec) -> str:

@@ -20,6 +20,7 @@ from comfuse.generator.spec import DType, FusedSpec, Major, Space
 MAX_OPERANDS = 16
 MAX_OUTPUTS = 8
 MAX_SCALARS = 16
+MAX_FACTORS = 3  # beside A
 ALIGNMENT = 8  # elements: rows of 16-bit factors start at multiples of 16 bytes
 BLOCK = 64  # rows of a factor that is contiguous along them
 WIDE = 256  # columns of one wgmma, and of one box of TMA

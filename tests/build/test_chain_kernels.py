@@ -1,4 +1,4 @@
-"""Kernels of two GEMMs, in the shapes that the benchmark has: what the compilers say of them."""
+"""Kernels of two GEMMs and of three, in the shapes that the benchmark has: what the compilers say of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from comfuse.build import build
 from comfuse.generator.catalog import attention, b2b, mlp
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.emit.chain import emit_chain
-from comfuse.generator.plan.chain import force_chain
+from comfuse.generator.errors import PlanError
+from comfuse.generator.plan.chain import CHAIN_SHAPES, ChainPlan, ChainShape, force_chain
 from comfuse.generator.spec import DType, Major
-from tests.generator.chain_programs import normed
+from tests.generator.chain_programs import edge_network, normed, three_layers
+from tests.ops.chains import every_operand
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compilers")]
 
@@ -58,6 +60,13 @@ CHAINS: dict[str, Callable[[], ChainSpec]] = {
     "narrow-attention": lambda: attention(72, 40, 200, BF16, bias=DType.FP32, v_major=Major.K),
     "layernorm-between": lambda: normed(128, 128, 512, BF16),
     "softmax-between": lambda: softmax_between(128, 128, 512),
+    "three": lambda: edge_network(),
+    "three-with-silu": lambda: edge_network(activation="silu"),
+    "three-wide-streamed": lambda: edge_network(256),
+    "three-narrow-behind": lambda: three_layers(128, 512, 256, 128, activation="silu"),
+    "three-wide-behind": lambda: three_layers(128, 512, 128, 256, norm="layernorm", residual=BF16),
+    "three-parts-of-blocks": lambda: three_layers(72, 200, 104, 40, FP16, activation="gelu_tanh"),
+    "three-tiles": lambda: every_operand(72, k=72, h=200, h1=136, outputs=2),
     "one-block": lambda: b2b(8, 8, 8, BF16, b0=BF16, b1=BF16, activation0="relu"),
 }
 
@@ -65,7 +74,20 @@ CHAINS: dict[str, Callable[[], ChainSpec]] = {
 @pytest.mark.parametrize("name", CHAINS)
 def test_chains_neither_spill_nor_serialise(name: str) -> None:
     """In the user's own cache: these compile for seconds each."""
-    plan = force_chain(CHAINS[name]())
+    check(force_chain(CHAINS[name]()))
+
+
+@pytest.mark.parametrize("shape", CHAIN_SHAPES, ids=lambda shape: shape.name)
+def test_three_gemms_in_every_shape_that_takes_them(shape: ChainShape) -> None:
+    try:
+        plan = force_chain(edge_network(), shape)
+    except PlanError:
+        assert shape.warpgroups == 3, "three warpgroups have too few registers for more than one shape"
+        return
+    check(plan)
+
+
+def check(plan: ChainPlan) -> None:
     built = build(emit_chain(plan))
     facts = built.info["ptxas"]
     assert facts["functions"] == 1

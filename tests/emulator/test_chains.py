@@ -40,7 +40,23 @@ PLANS = {
         Weights("streamed", 2),
     ),
 }
-SPOILT = "three-warpgroups-streamed"  # the plan that faults are tried on
+#: Three GEMMs, of widths that differ: wider and narrower behind, partial in each, all weights on the chip,
+#: the first ones, none.
+PLANS |= {
+    "three-stay": (
+        ChainCase("three", Sizes(72, 136, 40, 104), shape=SHAPES["3x64-b1-shared"]),
+        Weights("resident", 0),
+    ),
+    "three-first-stays": (
+        ChainCase("three operands", Sizes(72, 200, 136, 72), shape=SHAPES["2x64-b2-shared"]),
+        Weights("resident_first", 2),
+    ),
+    "three-streamed": (
+        ChainCase("three operands", Sizes(40, 328, 104, 200), DType.FP16, SHAPES["2x64-b1-registers"]),
+        Weights("streamed", 2),
+    ),
+}
+SPOILT, SPOILT_OF_THREE = "three-warpgroups-streamed", "three-streamed"  # the plans that faults are tried on
 
 
 def plan_of(name: str) -> ChainPlan:
@@ -88,7 +104,7 @@ def test_a_single_gemm_is_exact(tmp_path: Path, include: Path) -> None:
     assert torch.equal(y, a.float() @ b.float().t() + bias.float())
 
 
-#: Changes to the device's headers.
+#: Changes to the device's headers, of which those to chain_further.hpp are of a plan of three GEMMs.
 FAULTS: dict[str, tuple[str, str, str]] = {
     "an absent tile's weights are not passed over": (
         "chain_kernel.hpp",
@@ -110,14 +126,21 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "arrive_and_expect_tx(full, kFirstBytes)",
         "arrive_and_expect_tx(full, kFirstBytes - kBlockBytes)",
     ),
+    "a further block is freed before it is read": (
+        "chain_further.hpp",
+        "cute::warpgroup_wait<0>();\n      weights_.free_later(0);",
+        "weights_.free_later(0);",
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_show(fault: str, tmp_path: Path) -> None:
     """As errors or wrong results."""
-    kernel = emulated(emit.emit_chain(plan_of(SPOILT)), tmp_path, spoilt(tmp_path, *FAULTS[fault]))
-    i = make_inputs(PLANS[SPOILT][0], 1201, integers=True, device="cpu")
+    changes = FAULTS[fault]
+    plan = SPOILT_OF_THREE if changes[0] == "chain_further.hpp" else SPOILT
+    kernel = emulated(emit.emit_chain(plan_of(plan)), tmp_path, spoilt(tmp_path, *changes))
+    i = make_inputs(PLANS[plan][0], 1201, integers=True, device="cpu")
     wanted = i.reference(round_middle=True)
     seen = []
     for seed in range(3):

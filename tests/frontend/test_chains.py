@@ -160,6 +160,46 @@ def test_one_region_serves_all_rows(fn: Callable[..., Any], args: tuple[Any, ...
     assert len(fused.regions) == 1
 
 
+def three(x, w0, w1, w2):
+    return F.relu(F.relu(x @ w0.t()) @ w1.t()) @ w2.t()
+
+
+def network(x, w0, b0, w1, b1, w2, b2, g, b):
+    """The update of MeshGraphNets."""
+    h = F.relu(F.linear(F.relu(F.linear(x, w0, b0)), w1, b1))
+    return F.layer_norm(F.linear(h, w2, b2), (K,), g, b) + x
+
+
+def residual_in_the_second(x, w0, w1, r, w2):
+    """Factors of the later layers that are contiguous along N, and an operand of rows between these."""
+    h = F.silu(F.relu(x @ w0.t()) @ w1.t().contiguous() + r)
+    return h @ w2.t().contiguous()
+
+
+THREE: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+    (three, (x(), weight(), second(H), second())),
+    (
+        network,
+        (x(), weight(), row(), second(H), row(), second(K), *(tensor(K, seed=s) for s in (1, 2, 3))),
+    ),
+    (residual_in_the_second, (x(), weight(), second(H), residual(), second())),
+]
+
+
+@pytest.mark.parametrize("fn, args", THREE, ids=[fn.__name__ for fn, _ in THREE])
+def test_three_gemms(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    region = check(fn, *args, tolerance=1e-5)
+    chain = region.spec
+    assert isinstance(chain, ChainSpec)
+    assert [(link.n, link.k) for link in chain.links] == [(H, K), (H, H), (chain.last.n, H)]
+    assert region.kernels == (chain,)
+    assert region.any_rows
+    assert plan_chain(chain, m=65536).further
+    found, exact = fuse(fn)(*args), fn(*(t.double() for t in args))
+    assert found.shape == exact.shape
+    assert (found.double() - exact).norm() <= 1e-2 * exact.norm()  # rounded in both middles
+
+
 def test_a_result_of_two_kinds_of_rows() -> None:
     """A region knows the rows that it was traced with, where the function needs them."""
 
@@ -203,6 +243,9 @@ def test_names() -> None:
         chain = trace(fn, x(), weight(), second())
         assert isinstance(chain, ChainSpec)
         assert [link.outputs[0].name for link in chain.links] == [middle, "y"]
+    longer = trace(three, x(), weight(), second(H), second())
+    assert isinstance(longer, ChainSpec)
+    assert [link.outputs[0].name for link in longer.links] == ["middle", "middle1", "y"]
 
 
 def test_under_autocast() -> None:
@@ -273,8 +316,12 @@ def folds_rows(x, w0, w1):
     return F.relu(x[0, :2] @ w0.t()).reshape(1, -1) @ w1
 
 
-def three(x, w0, w1, w2):
-    return F.relu(F.relu(x @ w0.t()) @ w1.t()) @ w2.t()
+def four(x, w0, w1, w2, w3):
+    return F.relu(F.relu(F.relu(x @ w0.t()) @ w1.t()) @ w2.t()) @ w3.t()
+
+
+def third_normed(x, w0, w1, w2):
+    return F.rms_norm(F.relu(x @ w0.t()) @ w1.t(), (OUT,)) @ w2.t()
 
 
 def gated_behind(x, w0, w1, w2):
@@ -296,8 +343,9 @@ REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...], str, str]] = [
     (turns_it, (second(),), "mm_1", "another order of rows and columns"),
     (takes_a_part, (second(),), "mm_1", "another order of rows and columns"),
     (folds_rows, (tensor(2 * H, OUT),), "mm_1", "another order of rows and columns"),
-    (three, (second(H), second()), "mm_1", "3 links; chains of two can be one kernel"),
-    (gated_behind, (second(), second()), "mm_1", "two products in the second link"),
+    (four, (second(H), second(H), second()), "mm_1", "4 links; chains of at most 3 can be one kernel"),
+    (third_normed, (second(), tensor(OUT, OUT)), "mm_1", "between the GEMMs of a chain of more than two"),
+    (gated_behind, (second(), second()), "mm_1", "two products in link 1"),
     (plain, (second(512),), "mm_1", "N = 512; a tile has to hold whole rows, of at most 256 columns"),
     (plain, (second(20),), "mm_1", "N = 20 must be a multiple of 8"),
 ]  # fmt: skip
@@ -355,7 +403,7 @@ def test_explain_shows_a_kernel_a_link_where_chains_are_turned_off(monkeypatch: 
     monkeypatch.setenv("COMFUSE_CHAINS", "0")
     found = comfuse.explain(linears, *(t.to("meta") for t in (x(64, 1024), weight(), row(), second(), out())))
     assert (found.kernel, found.plan) == (None, None)
-    assert "not one: COMFUSE_CHAINS is 0, which turns off kernels of two GEMMs back to back" in str(found)
+    assert "not one: COMFUSE_CHAINS is 0, which turns off kernels of GEMMs back to back" in str(found)
     assert [plan.spec.n for plan in found.stages] == [H, OUT]
 
 

@@ -17,27 +17,40 @@ from comfuse.generator.spec import DType, FusedSpec, Major, Space
 
 from .strategies import Program, arguments, specs
 
-K, H, N, GROUP = 64, 16, 64, 32
+K, H, H1, N, GROUP = 64, 16, 24, 64, 32
 
 
 @st.composite
 def chains(draw: st.DrawFn, ops: tuple[str, ...] = tuple(ELEMENTWISE), max_nodes: int = 10) -> ChainSpec:
-    """A chain of two links that some kernel can run."""
-    first = draw(_middles(ops, max_nodes))
+    """A chain of two or three links that some kernel can run."""
+    links = [draw(_middles(ops, max_nodes))]
+    if links[0].products == 1 and draw(st.booleans()):
+        links.append(draw(_middles(ops, max_nodes, k=H, n=H1, dtype=links[0].dtype)))
     last = draw(specs(ops, n=N, max_nodes=max_nodes, axes=("row", "group"), group=GROUP, products=1))
     last = dataclasses.replace(
-        last, k=first.n, dtype=first.dtype, a_major=Major.K, b_major=Major.K, batched=False
+        last, k=links[-1].n, dtype=links[0].dtype, a_major=Major.K, b_major=Major.K, batched=False
     )
-    chain = ChainSpec((first, last))
+    chain = ChainSpec((*links, last))
     assume(all(check(normalize_chain(chain)) is None for check in CHAIN_CONSTRAINTS))
     return chain
 
 
 @st.composite
-def _middles(draw: st.DrawFn, ops: tuple[str, ...], max_nodes: int) -> FusedSpec:
-    """An elementwise program with one output, whose tiles are whole, and which reads all of its operands."""
-    dtype = draw(st.sampled_from([DType.BF16, DType.FP16]))
-    b = SpecBuilder(H, K, dtype, products=draw(st.integers(1, 2)))
+def _middles(
+    draw: st.DrawFn,
+    ops: tuple[str, ...],
+    max_nodes: int,
+    *,
+    k: int = K,
+    n: int = H,
+    dtype: DType | None = None,
+) -> FusedSpec:
+    """An elementwise program with one output, whose tiles are whole, and which reads all of its operands.
+
+    ``dtype``: that of a link before, behind which there is one product only.
+    """
+    products = 1 if dtype else draw(st.integers(1, 2))
+    b = SpecBuilder(n, k, dtype or draw(st.sampled_from([DType.BF16, DType.FP16])), products=products)
     program = Program(draw, b, axes=(), feedback=False)
     program.leaves()
     for _ in range(draw(st.integers(1, max_nodes))):
@@ -47,7 +60,7 @@ def _middles(draw: st.DrawFn, ops: tuple[str, ...], max_nodes: int) -> FusedSpec
     loads = [i for i, node in enumerate(b.spec().nodes) if node.op == "load"]
     for load in loads:
         middle = b.op("add", middle, load)
-    b.output("middle", middle, dtype)
+    b.output("middle", middle, b.dtype)
     spec = b.spec()
     return dataclasses.replace(
         spec, operands=tuple(dataclasses.replace(o, strided=False) for o in spec.operands)

@@ -25,12 +25,14 @@ class ChainMachine:
     blocks: int  # of H
     rows_in_registers: bool
     first_stays: bool  # weights of the first link
-    second_stays: bool
+    later_stay: bool
     ring: int
     row_stages: int = 1
     slots: int = 1  # of each warpgroup's ring of tile operands
     middle_pieces: int = 0  # of tile operands, that the middle reads for each block
-    outer_pieces: int = 0  # that the second link's program reads for each tile
+    further: tuple[int, ...] = ()  # blocks of each GEMM behind the second
+    further_pieces: tuple[int, ...] = ()  # that the program ahead of each reads for each tile
+    outer_pieces: int = 0  # that the last link's program reads for each tile
     tiles_of_batch: int | None = None  # of a batched chain: a round's tiles are of one batch
 
     @property
@@ -101,8 +103,9 @@ class ChainSimulation:
                 names.append(f"second {block}")
                 if block + m.buffers < m.blocks:
                     names.append(f"first {block + m.buffers}")
+            names += [f"{number} {b}" for number, blocks in enumerate(m.further) for b in range(blocks)]
             for name in names:
-                if m.first_stays if name.startswith("first") else m.second_stays:
+                if m.first_stays if name.startswith("first") else m.later_stay:
                     continue
                 yield lambda: all(len(self.passed) - own.weights_freed < m.ring for own in self.own)
                 self.passed.append(f"{tile}: {name}")
@@ -114,7 +117,7 @@ class ChainSimulation:
             while own.rows_loaded < min(tile + m.row_stages, count):
                 yield lambda: own.rows_loaded - own.rows_freed < m.row_stages
                 own.rows_loaded += 1
-            for _ in range(m.blocks * m.middle_pieces + m.outer_pieces):
+            for _ in range(m.blocks * m.middle_pieces + sum(m.further_pieces) + m.outer_pieces):
                 yield lambda: own.pieces_loaded - own.pieces_freed < m.slots
                 own.pieces_loaded += 1
 
@@ -132,20 +135,25 @@ class ChainSimulation:
             self._finish_first(own, tile, 0)
             for block in range(m.blocks):
                 if block > 0:
-                    yield from self._take(own, m.second_stays)
+                    yield from self._take(own, m.later_stay)
                 ahead = block + m.buffers - 1  # the block whose first GEMM runs in this step
                 if 0 < ahead < m.blocks:
                     yield from self._take(own, m.first_stays)
                 if m.buffers == 2:
                     yield from self._read(own, m.middle_pieces)
                 if block > 0:
-                    self._free(own, f"{tile}: second {block - 1}", m.second_stays)
+                    self._free(own, f"{tile}: second {block - 1}", m.later_stay)
                 if 0 < ahead < m.blocks:
                     self._finish_first(own, tile, ahead)
                 if m.buffers == 1:
                     yield from self._read(own, m.middle_pieces)
-            yield from self._take(own, m.second_stays)
-            self._free(own, f"{tile}: second {m.blocks - 1}", m.second_stays)
+            yield from self._take(own, m.later_stay)
+            self._free(own, f"{tile}: second {m.blocks - 1}", m.later_stay)
+            for number, blocks in enumerate(m.further):
+                yield from self._read(own, m.further_pieces[number] if m.further_pieces else 0)
+                for block in range(blocks):
+                    yield from self._take(own, m.later_stay)
+                    self._free(own, f"{tile}: {number} {block}", m.later_stay)
             yield from self._read(own, m.outer_pieces)
 
     def _finish_first(self, own: _Own, tile: int, block: int) -> None:
@@ -155,7 +163,8 @@ class ChainSimulation:
     def _skip(self, own: _Own, tile: int) -> Iterator[Wait]:
         """A round in which the others have a tile, whose weights wait for this warpgroup too."""
         m = self.machine
-        for _ in range(m.blocks * (2 - m.first_stays - m.second_stays)):
+        passing = m.blocks * (not m.first_stays) + (m.blocks + sum(m.further)) * (not m.later_stay)
+        for _ in range(passing):
             yield from self._take(own, False)
             self._free(own, self.passed[own.weights_freed], False)
 

@@ -15,7 +15,7 @@ from comfuse.generator.spec import DType
 
 from .cpp_types import Kernel, Type, parse, within
 
-__all__ = ["Kernel", "Type", "parse", "run", "run_middle"]
+__all__ = ["Kernel", "Type", "parse", "run", "run_between", "run_middle"]
 
 FUNCTORS = {op.functor: op for op in ELEMENTWISE.values()}
 MONOIDS_OF_CPP = {monoid.functor: monoid for monoid in MONOIDS.values()}
@@ -74,6 +74,20 @@ def run_middle(
         assert all(e.arguments[1].name == "Sum" for e in parts["Effects"] if e.name == "RowReduce")
     assert machine.passed is not None
     return machine.passed, [] if kernel.handed is None else machine.handed(kernel.handed, factor)
+
+
+def run_between(
+    kernel: Kernel, number: int, n: int, product: Matrix, operands: list[Value], scalars: list[float]
+) -> Matrix:
+    """What the phase behind a chain's second GEMM, or a further one, hands on, not rounded yet."""
+    machine = _Machine(n, [product], operands, scalars)
+    phase = kernel.further[number]
+    parts = {part.name: part.arguments for part in phase.arguments}
+    assert list(parts) == ["Tiles", "Columns", "Lets", "Effects"]
+    assert [e.name for e in parts["Effects"]] == ["Pass"]
+    machine.run(phase)
+    assert machine.passed is not None
+    return machine.passed
 
 
 def _reductions(phase: Type) -> list[int]:

@@ -25,6 +25,7 @@ class Kernel:
     operands: list[Type]
     constants: dict[str, list[int]] = field(default_factory=dict)  # Pingpong, Cluster, Stages, ...
     middle: Type | None = None  # of a chain: the phase between its GEMMs, or both
+    further: list[Type] = field(default_factory=list)  # of a chain: the phases between its later GEMMs
     handed: Type | None = None  # of a chain: what comes behind the last columns of the middle
 
 
@@ -50,13 +51,16 @@ def parse(text: str) -> Kernel:
     assert program[: len(phases)] == phases, "the phases, then the tails"
     assert list(tails) == [name for name in ("RowTail", "ColTail", "FullTail") if name in tails]
     assert len(tails) == len(program) - len(phases)
+    links_behind = parts["Further"].arguments if "Further" in parts else ()
+    assert all([part.name for part in link.arguments] == ["Phase", "Gemm"] for link in links_behind)
+    further = [link.arguments[0] for link in links_behind]
+    numbers["Further"] = [int(link.arguments[1].arguments[1].name) for link in links_behind]
     if middle is not None:
-        links = [middle, *phases]
+        links = [middle, *further, *phases]
         read = {v for link in links for v in within(link, "Vector")}
         assert list(parts["Vectors"].arguments) == sorted(read, key=parts["Vectors"].arguments.index)
-    return Kernel(
-        aliases, phases, tails, list(parts["Operands"].arguments), numbers, middle, parts.get("Handed")
-    )
+    operands = list(parts["Operands"].arguments)
+    return Kernel(aliases, phases, tails, operands, numbers, middle, further, parts.get("Handed"))
 
 
 class _Parser:

@@ -29,7 +29,8 @@ def times(chain: ChainSpec, m: int, gpu: Gpu = H200) -> dict[str, float]:
     """By shape, by the model alone."""
     plans = (p for p in chain_candidates(chain, gpu, m) if isinstance(p, ChainPlan))
     return {
-        p.shape.name: cost.predict_us(p.spec, p.middle, p.program, p.shape, p.weights, gpu, m) for p in plans
+        p.shape.name: cost.predict_us(p.spec, p.middle, p.further, p.program, p.shape, p.weights, gpu, m)
+        for p in plans
     }
 
 

@@ -29,8 +29,8 @@ def finishes(machine: ChainMachine) -> bool:
 
 
 def machine(residence: Residence, ring: int, **keywords: Any) -> ChainMachine:
-    first_stays, second_stays = STAYS[residence]
-    return ChainMachine(ring=ring, first_stays=first_stays, second_stays=second_stays, **keywords)
+    first_stays, later_stay = STAYS[residence]
+    return ChainMachine(ring=ring, first_stays=first_stays, later_stay=later_stay, **keywords)
 
 
 @pytest.mark.parametrize("shape", CHAIN_SHAPES, ids=lambda s: s.name)
@@ -58,6 +58,7 @@ def test_progress_on_every_small_shape(shape: Any, residence: Residence) -> None
 def test_progress(data: st.DataObject) -> None:
     shape = data.draw(st.sampled_from(CHAIN_SHAPES))
     residence = data.draw(st.sampled_from(list(STAYS)))
+    further = data.draw(st.lists(st.integers(1, 4), max_size=2))
     m = machine(
         residence,
         least_ring(residence) + data.draw(st.integers(0, 3)),
@@ -69,6 +70,8 @@ def test_progress(data: st.DataObject) -> None:
         row_stages=data.draw(st.integers(1, 2)),
         slots=data.draw(st.integers(1, 4)),
         middle_pieces=data.draw(st.integers(0, 4)),
+        further=tuple(further),
+        further_pieces=tuple(data.draw(st.integers(0, 4)) for _ in further),
         outer_pieces=data.draw(st.integers(0, 4)),
     )
     assert finishes(m)
@@ -128,6 +131,8 @@ def test_progress_of_every_plan(name: str) -> None:
             rows_in_registers=p.shape.rows_in_registers,
             slots=p.tile_slots,
             middle_pieces=2 * len(p.middle.phases[0].tiles),
+            further=tuple(-(-link.k // 64) for link in p.spec.links[2:]),
+            further_pieces=tuple(len(f.phases[0].tiles) * -(-f.spec.n // 32) for f in p.further),
             outer_pieces=sum(len(phase.tiles) for phase in p.program.phases) * p.tile_n // 32,
         )
         assert finishes(m), m

@@ -61,16 +61,18 @@ def test_constants_of_the_kernel_are_those_of_the_plan(name: str) -> None:
             continue
         source = emit_chain(chosen)
         numbers = cpp_model.parse(source.text).constants
-        first, last, shape = chosen.spec.links[0], chosen.spec.last, chosen.shape
+        links, shape = chosen.spec.links, chosen.shape
+        first = links[0]
         assert numbers["ChainSchedule"] == [shape.warpgroups, 64, shape.buffers]
         assert numbers["RowsInRegisters" if shape.rows_in_registers else "RowsInShared"] == [first.k]
         weights = {"resident": "Resident", "resident_first": "ResidentFirst", "streamed": "Streamed"}
         assert numbers[weights[chosen.weights.residence]] == [r for r in [chosen.weights.ring] if r]
         assert numbers["TileSlots"] == [chosen.tile_slots]
-        assert numbers["Gemm"][0] == last.n
+        assert [numbers["Gemm"][0], *numbers["Further"]] == [link.n for link in links[1:]]
         assert source.text.startswith(f"// {source.name}\n")
         assert f"COMFUSE_EXPORT({source.name}, program::Kernel)\n" in source.text
-        sizes = f"{first.k}x{first.n}x{last.n}_w{shape.warpgroups}"
+        sizes = "x".join(str(n) for n in (first.k, *(link.n for link in links)))
+        sizes += f"_w{shape.warpgroups}"
         assert re.fullmatch(rf"cf_sm90_chain_[a-z0-9_]+_{sizes}_[0-9a-f]{{8}}", source.name)
 
 
@@ -91,6 +93,11 @@ def test_description_reads_like_mathematics() -> None:
         return describe_chain(normalize_chain(CHAINS[name]))
 
     assert lines("chain_mlp_gelu") == ["middle = gelu(a @ w0.T + b0)", "y = middle @ w1.T + b1"]
+    assert lines("chain_edge_network")[:3] == [
+        "middle0 = relu(a @ w0.T + b0)",
+        "middle1 = relu(middle0 @ w1.T + b1)",
+        "add2 = middle1 @ w2.T + b2",
+    ]
     assert lines("chain_gated") == ["middle = silu(a @ w0.T) * (a @ w1.T)", "y = middle @ w2.T"]
 
 
@@ -114,7 +121,9 @@ def float32_constants(chain: ChainSpec) -> ChainSpec:
     return ChainSpec(tuple(rounded(link) for link in chain.links))
 
 
-def run(text: str, chain: ChainSpec, gemm: Matrix | list[Matrix], factor: Matrix, operands: list) -> dict:
+def run(
+    text: str, chain: ChainSpec, gemm: Matrix | list[Matrix], factors: list[Matrix], operands: list
+) -> dict:
     """The outputs of an emitted kernel."""
     kernel = cpp_model.parse(text)
     spaces = [o.space for link in chain.links for o in link.operands]
@@ -123,11 +132,16 @@ def run(text: str, chain: ChainSpec, gemm: Matrix | list[Matrix], factor: Matrix
     scalars = [v for space, v in pairs if space is Space.SCALAR]
     first, last = chain.links[0], chain.last
     products = [gemm] if first.products == 1 else gemm
-    middle, handed = cpp_model.run_middle(kernel, first.n, products, tensors, scalars, factor)
+    middle, handed = cpp_model.run_middle(kernel, first.n, products, tensors, scalars, factors[0])
     assert not handed
     to_element = to_bf16 if first.dtype is DType.BF16 else to_fp16
-    a = [[to_element(x) for x in row] for row in middle]
-    result = [[sum(x * y for x, y in zip(row, column, strict=True)) for column in factor] for row in a]
+    for number, factor in enumerate(factors):
+        a = [[to_element(x) for x in row] for row in middle]
+        result = [[sum(x * y for x, y in zip(row, column, strict=True)) for column in factor] for row in a]
+        if number < len(factors) - 1:
+            n = chain.links[number + 1].n
+            middle = cpp_model.run_between(kernel, number, n, result, tensors, scalars)
+    assert len(kernel.further) == len(factors) - 1
     return cpp_model.run(kernel, last.n, [result], tensors, scalars)
 
 
@@ -137,7 +151,7 @@ def test_emitted_kernel_computes_the_chain(data: st.DataObject) -> None:
     chain = float32_constants(normalize_chain(data.draw(chains(TAME))))
     gemm, factors, operands = data.draw(chain_arguments(chain))
     source = emit_chain(force_chain(chain))
-    outputs = run(source.text, chain, gemm, factors[0], operands)
+    outputs = run(source.text, chain, gemm, factors, operands)
     assert sorted(outputs) == list(range(len(chain.last.outputs)))
     for index, expected in enumerate(interpret_chain(chain, gemm, factors, operands)):
         want, got = flat(expected), flat(outputs[index])
@@ -149,7 +163,7 @@ def test_emitted_kernel_computes_the_chain(data: st.DataObject) -> None:
 @settings(max_examples=100, deadline=None)
 @given(chains(max_nodes=30), st.data())
 def test_text_is_well_formed_whatever_the_names(chain: ChainSpec, data: st.DataObject) -> None:
-    odd = st.sampled_from(["x", "int", "Middle", "EffectsOfMiddle", "Phase0", "Kernel", "a b", "9", "é"])
+    odd = st.sampled_from(["x", "int", "Middle", "EffectsOfMiddle1", "Phase0", "Kernel", "a b", "9", "é"])
 
     def renamed(link: FusedSpec) -> FusedSpec:
         nodes = tuple(dataclasses.replace(node, name=data.draw(odd)) for node in link.nodes)

@@ -344,6 +344,7 @@ def test_limits_are_those_of_the_headers() -> None:
     assert constant("abi.h", "CF_MAX_OPERANDS") == rules.MAX_OPERANDS
     assert constant("abi.h", "CF_MAX_OUTPUTS") == rules.MAX_OUTPUTS
     assert constant("abi.h", "CF_MAX_SCALARS") == rules.MAX_SCALARS
+    assert constant("abi.h", "CF_MAX_FACTORS") == rules.MAX_FACTORS
     assert constant("sm90/kernel.hpp", "kSlotBytes") == memory.PIECE_ROWS
     assert constant("sm90/fragment_layout.hpp", "kFragmentColumns") == memory.PIECE_COLUMNS
     assert f"Waits ? 1 : {cost.BAND};" in (INCLUDE / "sm90" / "scheduler.hpp").read_text()

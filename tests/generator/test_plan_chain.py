@@ -31,7 +31,7 @@ from comfuse.generator.plan.chain import (
 )
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
 
-from .chain_programs import CHAINS, mlp
+from .chain_programs import CHAINS, edge_network, mlp, three_layers
 
 BF16, FP32, INT8 = DType.BF16, DType.FP32, DType.INT8
 H200 = GPUS["h200"]
@@ -75,8 +75,9 @@ def test_plans_are_within_their_limits(name: str) -> None:
         assert p.spec.last.n <= p.tile_n < p.spec.last.n + 64
         least = memory.least_ring(p.weights.residence)
         assert least <= p.weights.ring <= memory.MAX_RING
-        assert p.tile_slots >= memory.needed_slots(p.middle, p.program)
-        assert (p.tile_slots > 0) == (memory.needed_slots(p.middle, p.program) > 0)
+        needed = memory.needed_slots(p.middle, *p.further, p.program)
+        assert p.tile_slots >= needed
+        assert (p.tile_slots > 0) == (needed > 0)
 
 
 def test_weights_stay_as_far_as_they_fit() -> None:
@@ -181,6 +182,18 @@ def with_unread() -> ChainSpec:
     return chained(b, b.gemm())
 
 
+def three_with(change: Any) -> ChainSpec:
+    """Three links, of which the second hands on what ``change`` makes of its product."""
+    b = middle()
+    b.output("p", change(b, b.gemm()), BF16)
+    plain = catalog.linear(64, 64, BF16)
+    return ChainSpec((plain, b.spec(), plain))
+
+
+def gated_first() -> FusedSpec:
+    return mlp(64, 64, 64, gated=True).links[0]
+
+
 def layouts(**keywords: Any) -> ChainSpec:
     """Of both links, where they have to agree."""
     return ChainSpec(tuple(dataclasses.replace(catalog.linear(64, 64, BF16), **keywords) for _ in range(2)))
@@ -189,7 +202,25 @@ def layouts(**keywords: Any) -> ChainSpec:
 @pytest.mark.parametrize(
     "chain, reason",
     [
-        (ChainSpec((catalog.linear(64, 64, BF16),) * 3), "3 links; chains of two can be one kernel"),
+        (ChainSpec((catalog.linear(64, 64, BF16),) * 4), "4 links; chains of at most 3 can be one kernel"),
+        (
+            three_with(lambda b, x: b.op("mul", x, b.op("row_sum", x, name="total"))),
+            "total: a reduction between the GEMMs of a chain of more than two",
+        ),
+        (
+            three_with(lambda b, x: b.op("mul", x, b.op("col_sum", x, name="sums"))),
+            "sums: a reduction between the GEMMs that is not along rows",
+        ),
+        (
+            ChainSpec((gated_first(), *(catalog.linear(64, 64, BF16),) * 2)),
+            "4 factors beside A, at most 3 are possible",
+        ),
+        (
+            ChainSpec((dataclasses.replace(catalog.linear(64, 64, BF16), batched=True),) * 3),
+            "3 links in batches; batched chains of two can be one kernel",
+        ),
+        (three_layers(64, 64, 60, 64), "H = 60 must be a multiple of 8"),
+        (three_layers(64, 64, 264, 64), "N = 264; a tile has to hold whole rows, of at most 256 columns"),
         (batched(catalog.linear(64, 64, BF16, bias=BF16)), "bias: a vector in a batched chain"),
         (with_mean(b_major=Major.MN), "needs a second B that is contiguous along K"),
         (with_mean(batched=True), "would have to meet the second B of each batch"),
@@ -202,10 +233,10 @@ def layouts(**keywords: Any) -> ChainSpec:
         (with_reduction(), "shifted: relu of a value that reads a reduction of its row"),
         (with_tile(BF16, strided=True), "mask: a tile between the GEMMs whose rows do not all start"),
         (with_tile(INT8, h=72), "mask: a tile between the GEMMs whose rows do not all start"),
-        (with_unread(), "unread: an operand of the first link that nothing reads"),
+        (with_unread(), "unread: an operand of link 0 that nothing reads"),
         (
             with_last(lambda b, x: b.output("y", b.op("mul", x, b.gemm(1)), BF16), products=2),
-            "two products in the second link; only the first link can have two side by side",
+            "two products in link 1; only the first link can have two side by side",
         ),
         (
             with_last(lambda b, x: b.output("sums", b.op("col_sum", x, name="sums"), FP32)),
@@ -258,6 +289,36 @@ def test_two_kernels_where_they_are_faster() -> None:
     )
     with pytest.raises(PlanError, match=re.escape(reason)):
         plan_chain(chain, "h200", m)
+
+
+def test_three_gemms_stay_on_the_chip() -> None:
+    """All weights in shared memory where they are 128 wide; 256 wide they pass by, in one shape alone."""
+    chosen = plan_chain(edge_network(), "h200", 10**6)
+    assert chosen.weights.residence == "resident"
+    assert [p.spec.n for p in (chosen.middle, *chosen.further, chosen.program)] == [128, 128, 128]
+    wide = [c for c in chain_candidates(edge_network(256)) if isinstance(c, ChainPlan)]
+    assert [(p.shape.name, p.weights.residence) for p in wide] == [("2x64-b1-shared", "streamed")]
+    assert chosen.floor_us * 1e-6 * H200.flops >= 2 * 10**6 * 128 * 128 * 3
+
+
+def test_three_gemms_are_compared_with_two_of_them_and_one() -> None:
+    chain, m = edge_network(), 10**6
+    one, two, three = chain.links
+    first, last = (force_chain(ChainSpec(links), m=m) for links in ((one, two), (two, three)))
+    alone = [plan(link, "h200", m).predicted_us for link in (one, two, three)]
+    apart = min(sum(alone), first.predicted_us + alone[2], alone[0] + last.predicted_us)
+    assert plan_chain(chain, "h200", m).apart_us == pytest.approx(apart)
+
+
+def test_a_third_gemm_costs_its_products_and_its_program() -> None:
+    """Beside the same first two: what ran beside these still does."""
+    two, three = edge_network().links[:2], edge_network().links
+    costs = [
+        cost.predict_us(p.spec, p.middle, p.further, p.program, p.shape, p.weights, H200, 10**6)
+        for chain in (ChainSpec(two), ChainSpec(three))
+        for p in [force_chain(chain, ChainShape(3, 1, False), m=10**6)]
+    ]
+    assert costs[1] - costs[0] > 0.3 * 2e6 * 10**6 * 128 * 128 / H200.flops
 
 
 def test_one_planner_and_one_emitter_for_both_kinds_of_programs() -> None:

@@ -22,7 +22,7 @@ from comfuse.generator.spec import DType, Space
 from comfuse.library import LoadedKernel
 from comfuse.ops import programs
 from comfuse.reference import TORCH_DTYPES
-from tests.generator.chain_programs import scored
+from tests.generator.chain_programs import scored, three_layers
 from tests.gpu.outputs import Outputs
 from tests.ops.chains import every_operand
 
@@ -31,14 +31,15 @@ BF16, FP32 = DType.BF16, DType.FP32
 
 @dataclass(frozen=True)
 class Sizes:
-    """K columns of A, H between the GEMMs, N of the result."""
+    """K columns of A, H between the GEMMs, N of the result; ``h1``: behind the second of three GEMMs."""
 
     k: int
     h: int
     n: int
+    h1: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.k}x{self.h}x{self.n}"
+        return "x".join(str(size) for size in (self.k, self.h, self.h1, self.n) if size is not None)
 
 
 Make = Callable[[Sizes, DType], ChainSpec]
@@ -49,7 +50,12 @@ def _mlp(**options: object) -> Make:
 
 
 def _operands(**options: object) -> Make:
-    return lambda s, dtype: every_operand(s.n, k=s.k, h=s.h, dtype=dtype, **options)  # type: ignore[arg-type]
+    return lambda s, dtype: every_operand(s.n, k=s.k, h=s.h, h1=s.h1, dtype=dtype, **options)  # type: ignore[arg-type]
+
+
+def _three(**options: object) -> Make:
+    """Of sizes that have an ``h1``."""
+    return lambda s, dtype: three_layers(s.k, s.h, s.h1 or s.h, s.n, dtype, **options)
 
 
 #: By name.  The first ones are exact where all inputs are small integers.
@@ -90,6 +96,9 @@ def _softmax(b: Build, x: int) -> int:
     return b.op("div", e, b.op("row_sum", e))
 
 
+#: Three GEMMs; exact on small integers.
+THREE: dict[str, Make] = {"three": _three(out=FP32), "three operands": _operands(outputs=2)}
+
 #: Exact on small integers too, but what is handed on differs from what the chain says.
 DEFERRED_EXACT: dict[str, Make] = {
     "times its sum": _normed(lambda b, x: b.op("mul", x, b.op("row_sum", x)), out=FP32),
@@ -121,6 +130,7 @@ DEFERRED: dict[str, Make] = DEFERRED_EXACT | {
 }
 PROGRAMS: dict[str, Make] = (
     EXACT
+    | THREE
     | DEFERRED
     | {
         "gelu": _mlp(),
@@ -136,6 +146,11 @@ PROGRAMS: dict[str, Make] = (
         ),
         "post-norm": _mlp(activation="silu", norm="layernorm", residual=BF16),
         "rms": _mlp(activation="mish", norm="rmsnorm", norm_weight=FP32),
+        "three gelu": _three(activation="gelu"),
+        "edge network": _three(
+            norm="layernorm", norm_weight=BF16, norm_bias=BF16, residual=BF16, residual_position="after"
+        ),
+        "three post-norm": _three(activation="silu", norm="layernorm", residual=BF16),
         "scored": lambda s, dtype: scored(s.n, s.k, s.h, dtype),
     }
 )
@@ -226,7 +241,7 @@ def synchronize(seconds: float = 20.0) -> None:
 def make_inputs(
     case: ChainCase, m: int, *, integers: bool = False, seed: int = 0, device: str = "cuda"
 ) -> ChainInputs:
-    """Random inputs whose GEMMs have a variance of about one; or small integers, and scalars 0.5 and 2."""
+    """Random inputs whose GEMMs have a variance of about one; or small integers, and scalars 0.5, 2, 0.5."""
     generator = torch.Generator(device).manual_seed(seed + m)
 
     def random(*size: int, scale: float = 1.0) -> Tensor:
@@ -246,5 +261,5 @@ def make_inputs(
         drawn = random(*sizes[tensor.operand.space]).to(TORCH_DTYPES[tensor.operand.dtype])
         places[tensor.place] = drawn.expand(m, tensor.n) if tensor.operand.strided else drawn
     operands = [places[i] for i in range(len(places) - 1)]
-    scalars = [[0.5], [0.5, 2.0]][program.scalar_count - 1] if program.scalar_count else []
+    scalars = [0.5, 2.0, 0.5][: program.scalar_count]
     return ChainInputs(case, a, places[-1], operands, scalars)

@@ -21,6 +21,7 @@ from tests.gpu.chains import (
     DEFERRED,
     DEFERRED_EXACT,
     EXACT,
+    THREE,
     ChainCase,
     ChainInputs,
     Sizes,
@@ -42,6 +43,7 @@ MEASURED = (
     ChainCase("gelu", Sizes(64, 256, 64)),
     ChainCase("edge", Sizes(128, 128, 128)),
     ChainCase("swiglu", Sizes(256, 512, 192)),
+    ChainCase("edge network", Sizes(128, 128, 128, 128)),
 )
 SIZES = (Sizes(64, 64, 64), Sizes(128, 256, 128), Sizes(8, 8, 8), Sizes(72, 200, 104), Sizes(200, 72, 120))
 #: The smallest kernels, of one tile and one block: what these show is easiest to read.
@@ -71,6 +73,27 @@ DEFERRED_ROUNDED = tuple(
     ChainCase(program, sizes)
     for program in sorted(DEFERRED.keys() - DEFERRED_EXACT.keys())
     for sizes in (SIZES[0], SIZES[3], Sizes(128, 1024, 128))
+)
+#: Three GEMMs: of one width, each wider and narrower than the one before, with all
+#: weights on the chip, those of the first GEMM, and none.
+THREE_SIZES = (
+    Sizes(128, 128, 128, 128),
+    Sizes(64, 64, 64, 64),
+    Sizes(72, 200, 40, 104),
+    Sizes(40, 328, 200, 104),
+    Sizes(128, 512, 256, 64),
+    Sizes(256, 256, 256, 256),
+)
+THREE_SHAPES = tuple(
+    ChainCase(program, sizes, shape=shape)
+    for program, sizes, shape in itertools.product(THREE, THREE_SIZES[:4], CHAIN_SHAPES)
+)
+THREE_PLANNED = tuple(ChainCase(program, sizes) for program in THREE for sizes in THREE_SIZES)
+THREE_ROUNDED = tuple(
+    ChainCase(program, sizes)
+    for program in ("edge network", "three gelu", "three post-norm")
+    for sizes in (THREE_SIZES[0], Sizes(128, 256, 128, 64), THREE_SIZES[5])
+    if program == "three gelu" or sizes.k == sizes.n
 )
 BORDERS = (1, 63, 64, 65, 127, 128, 129, 191, 193, 1000)
 
@@ -105,9 +128,10 @@ def check_exact(i: ChainInputs, results: tuple[Tensor, ...], *, round_middle: bo
 
 
 def check_close(i: ChainInputs, results: tuple[Tensor, ...]) -> None:
-    """Two roundings: in the middle and at the store."""
+    """A rounding a link: in each middle and at the store."""
     for y, exact in zip(results, i.reference(round_middle=False), strict=True):
-        error, allowed = relative_error(y, exact), 2**0.5 * tolerance(TORCH[i.case.dtype], y.numel())
+        roundings = len(i.case.chain.links)
+        error, allowed = relative_error(y, exact), roundings**0.5 * tolerance(TORCH[i.case.dtype], y.numel())
         assert error <= allowed, f"M = {i.a.shape[0]}: error {error:.2e}, {allowed:.2e} allowed"
 
 
@@ -136,7 +160,7 @@ def test_one_tile(spread: str, case: ChainCase, kernels) -> None:
         check_exact(i, run(i, i.launcher(kernels(case), out), out))
 
 
-@pytest.mark.parametrize("case", SHAPES, ids=str)
+@pytest.mark.parametrize("case", [*SHAPES, *THREE_SHAPES], ids=str)
 def test_every_shape_is_exact(case: ChainCase, kernels) -> None:
     """One element at a wrong place, or one product missed, shows."""
     kernel = kernels(case)
@@ -146,7 +170,7 @@ def test_every_shape_is_exact(case: ChainCase, kernels) -> None:
         check_exact(i, run(i, i.launcher(kernel, out), out))
 
 
-@pytest.mark.parametrize("case", PLANNED, ids=str)
+@pytest.mark.parametrize("case", [*PLANNED, *THREE_PLANNED], ids=str)
 def test_every_program_is_exact(case: ChainCase, kernels) -> None:
     kernel = kernels(case)
     for m in BORDERS:
@@ -164,7 +188,7 @@ def test_middle_reductions_are_exact(case: ChainCase, kernels) -> None:
         check_exact(i, run(i, i.launcher(kernel, out), out), round_middle=False)
 
 
-@pytest.mark.parametrize("case", [*ROUNDED, *DEFERRED_ROUNDED], ids=str)
+@pytest.mark.parametrize("case", [*ROUNDED, *DEFERRED_ROUNDED, *THREE_ROUNDED], ids=str)
 def test_against_float64(case: ChainCase, kernels) -> None:
     kernel = kernels(case)
     for m in (1, 65, 1000, 50000):
@@ -176,7 +200,7 @@ def test_against_float64(case: ChainCase, kernels) -> None:
 @pytest.mark.parametrize("case", MEASURED, ids=str)
 def test_many_tiles_a_warpgroup(case: ChainCase, kernels) -> None:
     """Exactness is tested at sizes that few CTAs need; here each warpgroup takes tens of tiles in turn."""
-    relu = ChainCase("relu", case.sizes)
+    relu = ChainCase("relu" if case.sizes.h1 is None else "three", case.sizes)
     i = make_inputs(relu, 400001, integers=True)
     out = i.outputs()
     i.launcher(kernels(relu), out)()

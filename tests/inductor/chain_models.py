@@ -51,6 +51,19 @@ class LowRank(nn.Module):
         return self.second(self.first(x))
 
 
+class ThreeLayers(nn.Module):
+    """The update of edges or nodes as MeshGraphNets has it: two hidden layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(D, H), nn.ReLU(), nn.Linear(H, H), nn.ReLU(), nn.Linear(H, D), nn.LayerNorm(D)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers(x)
+
+
 class Deep(nn.Module):
     """Two chains one after the other, or one across them: the wider middles save more."""
 
@@ -89,10 +102,11 @@ def error(y: Tensor, exact: Tensor) -> float:
     return float((y.double() - exact).norm() / exact.norm())
 
 
-MODELS: dict[type[nn.Module], list[tuple[str, str]]] = {
+MODELS: dict[type[nn.Module], list[tuple[str, ...]]] = {
     EdgeBlock: [("addmm", "addmm_1")],
     MLP: [("addmm", "addmm_1")],
     GatedMLP: [("addmm+addmm_1", "addmm_2")],
     LowRank: [("mm", "mm_1")],
+    ThreeLayers: [("addmm", "addmm_1", "addmm_2")],
     Deep: [("addmm", "addmm_1"), ("addmm_2", "addmm_3")],
 }

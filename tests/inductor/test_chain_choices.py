@@ -27,6 +27,7 @@ from comfuse.inductor.measured import Kind, Row
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.verdict import Verdict
 from comfuse.ops import resolver
+from tests.generator.chain_programs import edge_network
 from tests.inductor.chain_models import (
     MLP,
     ROWS,
@@ -113,7 +114,8 @@ def test_a_pair_that_does_not_pay_keeps_no_other_from_it(
 
     def verdict(region: Found, policy: Policy) -> Verdict:
         decided = decide(region, Policy(force=True, gpu="h200"))
-        is_slow = len(region.lowered.links) > 1 and region.lowered.links[0].spec.n in slow
+        links = region.lowered.links
+        is_slow = len(links) > 2 or (len(links) > 1 and links[0].spec.n in slow)
         return replace(decided, fused=False, reason="too slow") if is_slow else decided
 
     monkeypatch.setattr(choose, "verdict", verdict)
@@ -125,7 +127,7 @@ def test_a_pair_that_does_not_pay_keeps_no_other_from_it(
     assert "".join(str(int(bool(v.chain))) for v in verdicts) == chained
     said = [v.apart.removeprefix("no chain with ") for v in verdicts]
     if not slow:
-        assert said == ["", "", "mm_1: mm and mm_1 are one"]
+        assert said == ["", "", "mm and mm_1: mm and mm_1 are one; too slow"]
     elif chained == "011":
         assert said == ["mm_1: too slow", "", ""]
     else:
@@ -156,6 +158,20 @@ def test_a_chain_is_compared_with_the_better_of_each_link() -> None:
     apart = [lowered(link).lowered.spec for link in graph.candidates[0].links]
     each = [estimate._of_one(link, 65536, find("h200"), False, gemm) for link in apart]  # type: ignore[arg-type]
     assert times.unfused_us == pytest.approx(sum(min(e.fused_us, e.unfused_us) for e in each))
+
+
+def test_three_gemms_are_compared_with_two_of_them_and_one() -> None:
+    chain = edge_network()
+    times = estimate.estimate(chain, 1000000)
+    pairs = [
+        (estimate.estimate(ChainSpec(chain.links[:2]), 1000000), estimate.estimate(chain.last, 1000000)),
+        (estimate.estimate(chain.links[0], 1000000), estimate.estimate(ChainSpec(chain.links[1:]), 1000000)),
+    ]
+    for parts in pairs:
+        assert times.unfused_us <= sum(min(part.fused_us, part.unfused_us) for part in parts)
+    alone = [estimate.estimate(link, 1000000) for link in chain.links]
+    assert times.unfused_us < sum(min(part.fused_us, part.unfused_us) for part in alone)
+    assert times.fused_us < MARGIN * times.unfused_us
 
 
 @pytest.mark.parametrize("k", [64, 128, 256])

@@ -37,7 +37,7 @@ from tests.inductor.chain_models import (
 from tests.inductor.graphs import Found, found, has_order, is_convex
 from tests.inductor.interpreted import interpreted
 
-OFF = "COMFUSE_CHAINS is 0, which turns off kernels of two GEMMs back to back"
+OFF = "COMFUSE_CHAINS is 0, which turns off kernels of GEMMs back to back"
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def test_joined(kind: type[nn.Module], dynamic: bool) -> None:
     assert graph.new_guards == 0
     for candidate in graph.candidates:
         assert is_convex(candidate.nodes)
-        assert len(candidate.links) == 2
+        assert tuple("+".join(a.name for a in link.anchors) for link in candidate.links) in chains
         region = lowered(candidate)
         assert region.dynamic == dynamic
         assert isinstance(region.lowered.spec, ChainSpec)
@@ -191,15 +191,37 @@ def test_what_the_generator_has_no_kernel_for(n: int, reason: str) -> None:
 
 
 def test_a_part_in_one_chain_alone() -> None:
-    """Of three GEMMs in a row the two around the wider middle."""
+    """Of four GEMMs in a row the three around the wider middles."""
 
+    def program(x: Tensor, w0: Tensor, w1: Tensor, w2: Tensor, w3: Tensor) -> Tensor:
+        return F.relu(F.relu(F.relu(F.relu(x @ w0.t()) @ w1.t()) @ w2.t()) @ w3.t())
+
+    graph = the_only(found(program, rows(ROWS), *weights(D, H, H, D)))
+    assert list(graph.regions) == ["mm", "mm_1+mm_2+mm_3"]
+    assert graph.candidates[0].apart.startswith(
+        "no chain with mm_1 and mm_2 and mm_3: mm_1 and mm_2 and mm_3"
+    )
+    assert "4 links; chains of at most 3 can be one kernel" in graph.candidates[0].apart
+    assert graph.candidates[1].apart == ""
+
+
+def test_a_third_that_does_not_fit_is_left() -> None:
     def program(x: Tensor, w0: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
         return F.relu(F.relu(F.relu(x @ w0.t()) @ w1.t()) @ w2.t())
 
-    graph = the_only(found(program, rows(ROWS), *weights(D, H, D)))
-    assert list(graph.regions) == ["mm", "mm_1+mm_2"]
-    assert graph.candidates[0].apart == "no chain with mm_1: mm_1 and mm_2 are one"
-    assert graph.candidates[1].apart == ""
+    graph = the_only(found(program, rows(ROWS), *weights(H, D, 512)))
+    assert list(graph.regions) == ["mm+mm_1", "mm_2"]
+    assert "mm and mm_1 are one; " in graph.candidates[1].apart
+    assert "N = 512; a tile has to hold whole rows" in graph.candidates[1].apart
+
+
+def test_a_reduction_between_later_gemms_ends_a_chain() -> None:
+    def program(x: Tensor, w0: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
+        return F.relu(F.layer_norm(F.relu(x @ w0.t()) @ w1.t(), (D,)) @ w2.t())
+
+    graph = the_only(found(program, rows(ROWS), *weights(H, D, D)))
+    assert list(graph.regions) == ["mm+mm_1", "mm_2"]
+    assert "a reduction between the GEMMs of a chain of more than two" in graph.candidates[1].apart
 
 
 def test_a_transposed_middle_is_no_chain() -> None:
@@ -264,7 +286,7 @@ def test_values(kind: type[nn.Module], dynamic: bool) -> None:
     assert sum("comfuse" in call for call in calls) == len(MODELS[kind])
 
 
-@pytest.mark.parametrize("name, chained", [("graph_network", 2), ("dlrm_mlp", 4), ("llama3_8b", 3)])
+@pytest.mark.parametrize("name, chained", [("graph_network", 2), ("dlrm_mlp", 3), ("llama3_8b", 3)])
 def test_published_models(name: str, chained: int) -> None:
     """As test_models.py has them, which runs them without chains."""
     pytest.importorskip("transformers", reason="needs the dev extra")

@@ -20,6 +20,7 @@ def every_operand(
     *,
     k: int = K,
     h: int = H,
+    h1: int | None = None,
     dtype: DType = BF16,
     gated: bool = False,
     strided: bool = False,
@@ -27,7 +28,8 @@ def every_operand(
 ) -> ChainSpec:
     """A row vector, a column vector, a tile and a scalar in each link; with two outputs the second is (M,).
 
-    ``strided``: the tiles are broadcast over a part of the rows.
+    ``h1``: of a link between the two, which there is none without.  ``strided``: the tiles are broadcast over
+    a part of the rows.
     """
     first = SpecBuilder(h, k, dtype, products=2 if gated else 1)
     x = first.op("relu", first.gemm())
@@ -35,12 +37,18 @@ def every_operand(
         x = first.op("mul", x, first.gemm(1))
     x = _with_operands(first, x, 0, strided)
     first.output("middle", x, dtype)
-    second = SpecBuilder(n, h, dtype)
-    y = _with_operands(second, second.gemm(), 1, strided)
-    second.output("y", y, dtype)
+    links = [first.spec()]
+    if h1 is not None:
+        between = SpecBuilder(h1, h, dtype)
+        x = between.op("relu", between.gemm())
+        between.output("inner", _with_operands(between, x, 1, strided), dtype)
+        links.append(between.spec())
+    last = SpecBuilder(n, links[-1].n, dtype)
+    y = _with_operands(last, last.gemm(), len(links), strided)
+    last.output("y", y, dtype)
     if outputs == 2:
-        second.output("total", second.op("row_sum", y), DType.FP32)
-    return ChainSpec((first.spec(), second.spec()))
+        last.output("total", last.op("row_sum", y), DType.FP32)
+    return ChainSpec((*links, last.spec()))
 
 
 def _with_operands(b: SpecBuilder, x: int, link: int, strided: bool) -> int:

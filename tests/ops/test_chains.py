@@ -13,9 +13,9 @@ from comfuse.errors import ArgumentError, FallbackError, GradientError, PlanErro
 from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan.chain import plan_chain
-from comfuse.generator.spec import DType
 from comfuse.ops import native, programs, region, region_out, resolver
 from comfuse.ops.facts import facts
+from tests.generator.chain_programs import three_layers
 from tests.ops.chains import BF16, Arguments, H, K, N, arguments, every_operand
 
 
@@ -170,7 +170,7 @@ def test_chains_can_be_turned_off(
     assert resolver.resolve(MLP.text(), 327680, 0) == 1
     assert not registered
     ((why, _),) = resolver._REFUSED.values()
-    assert why == "COMFUSE_CHAINS is 0, which turns off kernels of two GEMMs back to back"
+    assert why == "COMFUSE_CHAINS is 0, which turns off kernels of GEMMs back to back"
     monkeypatch.setenv("COMFUSE_STRICT", "1")
     answer = resolver.resolve(MLP.text(), 327680, 0)
     assert isinstance(resolver.translate(RuntimeError(f"comfuse: {answer}"), "op"), FallbackError)
@@ -184,9 +184,9 @@ def test_chains_can_be_turned_off(
     [
         catalog.mlp(4096, 4096, 14336, BF16),
         catalog.mlp(128, 128, 508, BF16),
-        ChainSpec((catalog.linear(64, 64, DType.FP16),) * 3),
+        three_layers(64, 64, 264, 64),
     ],
-    ids=["wide", "H is no multiple of 8", "three links"],
+    ids=["wide", "H is no multiple of 8", "three links, wide in between"],
 )
 def test_what_the_planner_refuses(
     chain: ChainSpec, registered: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch

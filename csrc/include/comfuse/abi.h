@@ -8,7 +8,7 @@
 #define CF_MAX_OPERANDS 16
 #define CF_MAX_OUTPUTS 8
 #define CF_MAX_SCALARS 16
-#define CF_MAX_FACTORS 3  // B of two products side by side and of one behind them
+#define CF_MAX_FACTORS 3  // B of three products: side by side, behind each other
 
 #ifdef __cplusplus
 extern "C" {

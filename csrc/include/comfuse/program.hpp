@@ -213,9 +213,9 @@ struct TileSlots {  // for tile operands, each of 64 rows by 32 columns; one rin
   static constexpr int value = Count;
 };
 
-// Of a chain of two GEMMs.  Each warpgroup computes tiles of 64 rows from end to end, the columns of the
-// first GEMM (the second's K) in blocks.  `Buffers`: results of the first that a warpgroup holds, so many
-// blocks ahead of the second.
+// Of a chain of GEMMs.  Each warpgroup computes tiles of 64 rows from end to end, the columns of the first
+// GEMM (the second's K) in blocks.  `Buffers`: results of the first that a warpgroup holds, so many blocks
+// ahead of the second.
 template <int Warpgroups, int Block, int Buffers>
 struct ChainSchedule {
   static constexpr int kWarpgroups = Warpgroups, kBlock = Block, kBuffers = Buffers;
@@ -231,20 +231,28 @@ struct RowsInShared {
   static constexpr int K = Columns;
   static constexpr bool kInRegisters = false;
 };
-// Where the blocks of the first and the second B wait: for the CTA's life, or passing through one ring.
+// Where the blocks of the first and of the later Bs wait: for the CTA's life, or passing through one ring.
 struct Resident {
-  static constexpr bool kFirst = true, kSecond = true;
+  static constexpr bool kFirst = true, kLater = true;
   static constexpr int kRing = 0;
 };
 template <int Ring>
 struct ResidentFirst {
-  static constexpr bool kFirst = true, kSecond = false;
+  static constexpr bool kFirst = true, kLater = false;
   static constexpr int kRing = Ring;
 };
 template <int Ring>
 struct Streamed {
-  static constexpr bool kFirst = false, kSecond = false;
+  static constexpr bool kFirst = false, kLater = false;
   static constexpr int kRing = Ring;
 };
+// A GEMM behind the second one, and the program ahead of it: a phase over whole rows of the GEMM before.
+template <class MiddleT, class GemmT>
+struct Link {
+  using Middle = MiddleT;
+  using Gemm = GemmT;
+};
+template <class... L>
+using Further = List<L...>;
 
 }  // namespace comfuse

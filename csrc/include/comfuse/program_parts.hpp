@@ -105,6 +105,15 @@ struct Filter;
 template <template <class> class Is, class... X>
 struct Filter<Is, List<X...>> : Concatenate<std::conditional_t<Is<X>::value, List<X>, List<>>...> {};
 
+template <int I, class L>
+struct MemberOf;
+template <class X, class... Rest>
+struct MemberOf<0, List<X, Rest...>> {
+  using type = X;
+};
+template <int I, class X, class... Rest>
+struct MemberOf<I, List<X, Rest...>> : MemberOf<I - 1, List<Rest...>> {};
+
 template <class L, class Absent>
 struct FirstOr {
   using type = Absent;
@@ -188,7 +197,7 @@ constexpr bool reads_leaf<Leaf, Online<A, B>> = reads_leaf<Leaf, List<A, B>>;
 template <class Leaf, class C, class E>
 constexpr bool reads_leaf<Leaf, Handed<C, E>> = reads_leaf<Leaf, List<C, E>>;
 
-// A chain's operands, or its vectors: those of the phase between its GEMMs and those of the program behind.
+// A chain's operands, or its vectors: those of a phase between its GEMMs, and those of no such phase.
 template <class MiddleT>
 struct ReadBy {
   template <class Operand>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 from comfuse.generator.chain import ChainSpec, normalize_chain
@@ -25,11 +26,13 @@ from comfuse.generator.plan.chain.kernel import (
     ChainShape,
     tile_columns,
 )
-from comfuse.generator.plan.chain.middle import split_middle
+from comfuse.generator.plan.chain.middle import split_further, split_middle
+from comfuse.generator.plan.choose import plan
 from comfuse.generator.plan.cost import LARGE_M
+from comfuse.generator.spec import FusedSpec
 
-#: Of the time of a kernel for each GEMM: one kernel has to be clearly faster, as the cost model is not off by
-#: the same for both.
+#: Of the time of several kernels: one kernel has to be clearly faster, as the cost model is not off by the
+#: same for both.
 MARGIN = 0.95
 
 
@@ -45,17 +48,40 @@ def plan_chain(chain: ChainSpec, gpu: str | gpus.Gpu = "h200", m: int | None = N
     Raises:
         SpecError: the chain is malformed.
         PlanError: no kernel can run it, or one is not predicted to be clearly faster (:data:`MARGIN`) than a
-            kernel a link; the message has every reason.
+            kernel a link, or one for some of them; the message has every reason.
     """
     best = _fastest(chain, gpu, m)
     if best.predicted_us >= MARGIN * best.apart_us:
-        first, last = best.spec.links[0], best.spec.last
+        first, *between, last = (link.n for link in best.spec.links)
         compared = "faster" if best.apart_us <= best.predicted_us else "hardly slower"
+        apart = "for each GEMM is" if not between else "for each GEMM, or for two of them, is"
+        widths = ", ".join(f"H = {n}" for n in (first, *between))
         raise PlanError(
-            f"a kernel for each GEMM is {compared}: predicted {best.apart_us:.0f} us, as one"
-            f" {best.predicted_us:.0f} us, for M = {m or LARGE_M}, K = {first.k}, H = {first.n}, N = {last.n}"
+            f"a kernel {apart} {compared}: predicted {best.apart_us:.0f} us, as one"
+            f" {best.predicted_us:.0f} us, for M = {m or LARGE_M}, K = {best.spec.links[0].k}, {widths},"
+            f" N = {last}"
         )
     return best
+
+
+def _apart_us(chain: ChainSpec, gpu: str | gpus.Gpu, m: int) -> float:
+    """Predicted for several kernels: one a link, or where that is faster one for some links in a row."""
+    links = chain.links
+    found = [cost.apart_us(chain, gpu, m)]
+    for cut in range(1, len(links)) if len(links) > 2 else ():
+        found.append(_parts_us(links[:cut], gpu, m) + _parts_us(links[cut:], gpu, m))
+    return min(found)
+
+
+def _parts_us(links: tuple[FusedSpec, ...], gpu: str | gpus.Gpu, m: int) -> float:
+    """Predicted for a kernel of these links, or for several; infinite if there are none."""
+    try:
+        if len(links) == 1:
+            return plan(links[0], gpu, m).predicted_us
+        best = _fastest(ChainSpec(links), gpu, m)
+    except PlanError:
+        return math.inf if len(links) == 1 else cost.apart_us(ChainSpec(links), gpu, m)
+    return min(best.predicted_us, best.apart_us)
 
 
 def _fastest(chain: ChainSpec, gpu: str | gpus.Gpu, m: int | None) -> ChainPlan:
@@ -117,12 +143,21 @@ def chain_candidates(
         raise PlanError(f"m must be at least 1, got {m}")
     chain = check_chain(chain)
     rows = m or LARGE_M
-    apart = cost.apart_us(chain, gpu, rows)
-    first, factor = approximate_handed_on(chain.links[0])
-    deferred = defer(ChainSpec((first, approximate(multiplied(chain.last, factor)))))
+    apart = _apart_us(chain, gpu, rows)
+    deferred = defer(_approximated(chain))
     middle, program = split_middle(deferred), split(deferred.links.last, whole_rows=True)
-    considered = _Considered(chain, deferred, middle, program, target, rows, apart)
+    considered = _Considered(chain, deferred, middle, split_further(deferred), program, target, rows, apart)
     return tuple(considered.shape(shape) for shape in CHAIN_SHAPES)
+
+
+def _approximated(chain: ChainSpec) -> ChainSpec:
+    """With faster activations; factors that one link leaves to the next are there."""
+    links: list[FusedSpec] = []
+    factor = 1.0
+    for link in chain.links[:-1]:
+        approximated_link, factor = approximate_handed_on(multiplied(link, factor))
+        links.append(approximated_link)
+    return ChainSpec((*links, approximate(multiplied(chain.last, factor))))
 
 
 class _Considered:
@@ -133,17 +168,19 @@ class _Considered:
         chain: ChainSpec,
         deferred: Deferred,
         middle: PhaseProgram,
+        further: tuple[PhaseProgram, ...],
         program: PhaseProgram,
         gpu: gpus.Gpu,
         m: int,
         apart_us: float,
     ) -> None:
-        self.chain, self.deferred, self.middle, self.program = chain, deferred, middle, program
+        self.chain, self.deferred = chain, deferred
+        self.middle, self.further, self.program = middle, further, program
         self.gpu, self.m, self.apart_us = gpu, m, apart_us
 
     def shape(self, shape: ChainShape) -> ChainPlan | ChainRefusal:
         links = self.deferred.links  # as the kernel holds them
-        needed = memory.needed_slots(self.middle, self.program)
+        needed = memory.needed_slots(self.middle, *self.further, self.program)
         fitted = memory.weights_and_slots(self.deferred, shape, needed, self.gpu.shared_bytes)
         candidate = constraints.Candidate(self.deferred, self.middle, self.program, shape, fitted, self.gpu)
         for check in constraints.SHAPE_CONSTRAINTS:
@@ -152,11 +189,13 @@ class _Considered:
         assert fitted is not None
         weights, slots = fitted
         floor = cost.floor_us(self.chain, self.gpu, self.m)
-        predicted = cost.predict_us(self.chain, self.middle, self.program, shape, weights, self.gpu, self.m)
+        programs = self.middle, self.further, self.program
+        predicted = cost.predict_us(self.chain, *programs, shape, weights, self.gpu, self.m)
         return ChainPlan(
             spec=self.chain,
             deferred=self.deferred,
             middle=self.middle,
+            further=self.further,
             program=self.program,
             shape=shape,
             weights=weights,
@@ -165,8 +204,7 @@ class _Considered:
             shared_bytes=memory.shared_bytes(self.deferred, shape, weights, slots),
             registers=registers.held(links, self.middle, self.program, shape),
             decisions=(
-                *self.middle.decisions,
-                *self.program.decisions,
+                *(line for p in (self.middle, *self.further, self.program) for line in p.decisions),
                 *_decisions(self.chain, self.deferred, self.m),
             ),
             gpu=self.gpu.name,
@@ -177,11 +215,15 @@ class _Considered:
 
 
 def _decisions(chain: ChainSpec, deferred: Deferred, m: int) -> tuple[str, ...]:
-    first, last = deferred.links.links
+    first, *between, last = deferred.links.links
     said = [
         f"planned for M = {m}",
         f"{first.outputs[0].name} stays in registers, {BLOCK} of its {first.n} columns at a time, rounded to"
         f" {first.dtype.value}",
+    ]
+    said += [
+        f"{link.outputs[0].name} stays in registers, all {link.n} columns, rounded to {link.dtype.value}"
+        for link in between
     ]
     said += [line for link in deferred.links.links for line in approximated(link)]
     if len(first.outputs) > 1 or deferred.vectors:

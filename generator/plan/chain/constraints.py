@@ -13,7 +13,13 @@ from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.phases import PhaseProgram, moves_rows
 from comfuse.generator.plan import constraints as one_gemm
 from comfuse.generator.plan.chain import memory, registers
-from comfuse.generator.plan.chain.kernel import MOST_COLUMNS, ChainShape, Weights, tile_columns
+from comfuse.generator.plan.chain.kernel import (
+    MOST_COLUMNS,
+    MOST_LINKS,
+    ChainShape,
+    Weights,
+    tile_columns,
+)
 from comfuse.generator.plan.chain.middle import split_middle, why_not_in_blocks
 from comfuse.generator.plan.gpus import Gpu
 from comfuse.generator.spec import FusedSpec, Major, Space
@@ -36,18 +42,32 @@ class Candidate:
 # --- on the chain alone ---
 
 
-def has_two_links(chain: ChainSpec) -> str | None:
-    return None if len(chain.links) == 2 else f"{len(chain.links)} links; chains of two can be one kernel"
+def has_few_links(chain: ChainSpec) -> str | None:
+    count = len(chain.links)
+    return None if count <= MOST_LINKS else f"{count} links; chains of at most {MOST_LINKS} can be one kernel"
 
 
-def second_link_has_one_product(chain: ChainSpec) -> str | None:
-    if chain.last.products == 1:
+def later_links_have_one_product(chain: ChainSpec) -> str | None:
+    number = next((i for i, link in enumerate(chain.links) if i > 0 and link.products > 1), None)
+    if number is None:
         return None
-    return "two products in the second link; only the first link can have two side by side"
+    return f"two products in link {number}; only the first link can have two side by side"
+
+
+def factors_fit(chain: ChainSpec) -> str | None:
+    count, most = sum(link.products for link in chain.links), one_gemm.MAX_FACTORS
+    return None if count <= most else f"{count} factors beside A, at most {most} are possible"
+
+
+def batches_have_two_links(chain: ChainSpec) -> str | None:
+    """Weights of a batch pass by; whether those of a third link could was not tried."""
+    if not chain.last.batched or len(chain.links) == 2:
+        return None
+    return f"{len(chain.links)} links in batches; batched chains of two can be one kernel"
 
 
 def is_k_major(chain: ChainSpec) -> str | None:
-    """The last link's B may be N-major."""
+    """The later links' B may be N-major."""
     factors = [(0, "A", chain.links[0].a_major), (0, "B", chain.links[0].b_major)]
     factors += [(number, "A", link.a_major) for number, link in enumerate(chain.links) if number > 0]
     for number, name, major in factors:
@@ -69,7 +89,7 @@ def batches_read_tiles(chain: ChainSpec) -> str | None:
 
 
 def vectors_meet_one_factor(chain: ChainSpec) -> str | None:
-    """Vectors of the middle's columns are multiplied by W1 once, along its rows."""
+    """Vectors of the first middle's columns are multiplied by W1 once, along its rows."""
     if not defer(chain).vectors:
         return None
     if chain.last.batched:
@@ -80,26 +100,29 @@ def vectors_meet_one_factor(chain: ChainSpec) -> str | None:
 
 
 def sizes_are_aligned(chain: ChainSpec) -> str | None:
-    first, last = chain.links[0], chain.last
-    for name, size in (("K", first.k), ("H", first.n), ("N", last.n)):
+    between = [("H", link.n) for link in chain.links[:-1]]
+    for name, size in (("K", chain.links[0].k), *between, ("N", chain.last.n)):
         if size % ALIGNMENT:
             return f"{name} = {size} must be a multiple of {ALIGNMENT}"
     return None
 
 
 def rows_fit_a_tile(chain: ChainSpec) -> str | None:
-    if chain.last.n <= MOST_COLUMNS:
+    """Of all GEMMs but the first, which passes by in blocks."""
+    wide = next((link.n for link in chain.links[1:] if link.n > MOST_COLUMNS), None)
+    if wide is None:
         return None
-    return f"N = {chain.last.n}; a tile has to hold whole rows, of at most {MOST_COLUMNS} columns"
+    return f"N = {wide}; a tile has to hold whole rows, of at most {MOST_COLUMNS} columns"
 
 
 def middle_reduces_rows(chain: ChainSpec) -> str | None:
-    name = _first_reduction(chain.links[0], ("group", "col", "full"))
+    found = (_first_reduction(link, ("group", "col", "full")) for link in chain.links[:-1])
+    name = next(filter(None, found), None)
     return None if name is None else f"{name}: a reduction between the GEMMs that is not along rows"
 
 
 def middle_can_be_deferred(chain: ChainSpec) -> str | None:
-    """Only a part of each row is there at a time."""
+    """Only a part of each row of the first GEMM is there at a time."""
     return why_not(chain)
 
 
@@ -109,20 +132,21 @@ def middle_runs_in_blocks(chain: ChainSpec) -> str | None:
 
 
 def middle_tiles_are_whole(chain: ChainSpec) -> str | None:
-    first = chain.links[0]
-    tiles = [o for o in first.operands if o.space is Space.TILE]
-    name = next((o.name for o in tiles if not moves_rows(first, o)), None)
+    tiles = [(link, o) for link in chain.links[:-1] for o in link.operands if o.space is Space.TILE]
+    name = next((o.name for link, o in tiles if not moves_rows(link, o)), None)
     if name is None:
         return None
     return f"{name}: a tile between the GEMMs whose rows do not all start at multiples of 16 bytes"
 
 
 def middle_operands_are_read(chain: ChainSpec) -> str | None:
-    """The kernel tells them from the second link's by who reads them."""
-    first = chain.links[0]
-    read = {node.operand for node in first.nodes if node.op == "load"}
-    name = next((o.name for i, o in enumerate(first.operands) if i not in read), None)
-    return None if name is None else f"{name}: an operand of the first link that nothing reads"
+    """The kernel tells them from other links' by who reads them."""
+    for number, link in enumerate(chain.links[:-1]):
+        read = {node.operand for node in link.nodes if node.op == "load"}
+        name = next((o.name for i, o in enumerate(link.operands) if i not in read), None)
+        if name is not None:
+            return f"{name}: an operand of link {number} that nothing reads"
+    return None
 
 
 def rows_do_not_meet(chain: ChainSpec) -> str | None:
@@ -170,9 +194,10 @@ def shared_memory_fits(c: Candidate) -> str | None:
     if c.fitted is not None:
         return None
     least = memory.least_bytes(c.deferred, c.shape)
-    first, last = c.deferred.links.links
+    first, *later = c.deferred.links.links
+    widths = ", ".join(str(link.n) for link in later)
     return (
-        f"K = {first.k} and N = {last.n} need at least {least} bytes of shared memory, the"
+        f"K = {first.k} and N = {widths} need at least {least} bytes of shared memory, the"
         f" GPU has {c.gpu.shared_bytes}"
     )
 
@@ -180,7 +205,7 @@ def shared_memory_fits(c: Candidate) -> str | None:
 def registers_fit(c: Candidate) -> str | None:
     needed, limit = (
         registers.held(c.deferred.links, c.middle, c.program, c.shape),
-        registers.most_held(c.middle, c.shape),
+        registers.most_held(c.deferred.links, c.middle, c.shape),
     )
     if needed <= limit:
         return None
@@ -191,8 +216,10 @@ ChainConstraint = Callable[[ChainSpec], "str | None"]
 ShapeConstraint = Callable[[Candidate], "str | None"]
 
 CHAIN_CONSTRAINTS: tuple[ChainConstraint, ...] = (
-    has_two_links,
-    second_link_has_one_product,
+    has_few_links,
+    later_links_have_one_product,
+    factors_fit,
+    batches_have_two_links,
     is_k_major,
     batches_read_tiles,
     sizes_are_aligned,

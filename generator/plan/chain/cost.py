@@ -42,6 +42,7 @@ def traffic(chain: ChainSpec, m: int) -> float:
 def predict_us(
     chain: ChainSpec,
     middle: PhaseProgram,
+    further: tuple[PhaseProgram, ...],
     program: PhaseProgram,
     shape: ChainShape,
     weights: Weights,
@@ -55,11 +56,14 @@ def predict_us(
     """
     constants = gpu.constants
     tiles = _quotient(_quotient(m, ROWS), gpu.processors)  # of the busiest CTA
-    gemms = 1e6 * sum(_flops(chain, tiles * ROWS * gpu.processors)) / gpu.flops / constants.chain_efficiency
+    flops = _flops(chain, tiles * ROWS * gpu.processors)
+    gemms = 1e6 * sum(flops) / gpu.flops / constants.chain_efficiency
     staying, passing = _loaded(chain, weights)
     rounds = _quotient(tiles, shape.warpgroups)
     gemms = max(gemms, _loading_us(rounds * passing, gpu))
-    programs = _middle_us(chain, middle, shape, gpu, gemms / tiles) + _behind_us(program, gpu)
+    first_two = gemms / tiles * sum(flops[:2]) / sum(flops)
+    programs = _middle_us(chain, middle, shape, gpu, first_two) + _behind_us(program, gpu)
+    programs += sum(_further_us(between, shape, gpu) for between in further)
     memory_us = 1e6 * traffic(chain, m) / gpu.bandwidth
     busy = gemms + tiles * programs
     both = math.sqrt(math.hypot(busy * busy, memory_us * memory_us))
@@ -67,13 +71,13 @@ def predict_us(
 
 
 def _middle_us(chain: ChainSpec, middle: PhaseProgram, shape: ChainShape, gpu: Gpu, gemms_us: float) -> float:
-    """What a tile takes longer for the program between its GEMMs, which take ``gemms_us``."""
+    """What a tile takes longer for the program between its first two GEMMs, which take ``gemms_us``."""
     constants = gpu.constants
     count = blocks(chain.links[0].n)
     slots = _slots(middle) * count * BLOCK
     online = len(middle.phases) > 1
     if online:  # what was accumulated is scaled in each block
-        slots += count * chain.last.n
+        slots += count * chain.links[1].n
     us = constants.of("chain_slot_cycles", shape.warpgroups) * _slots_us(slots, gpu)
     if online:  # and that waits for the products too, whatever the buffers
         return us + 1e6 * constants.chain_peak_cycles * count / gpu.clock
@@ -85,8 +89,17 @@ def _middle_us(chain: ChainSpec, middle: PhaseProgram, shape: ChainShape, gpu: G
     return us - hidden * min(us, beside)
 
 
+def _further_us(program: PhaseProgram, shape: ChainShape, gpu: Gpu) -> float:
+    """What a tile takes longer for a program between later GEMMs, beside which none of its own runs.
+
+    As a first middle with one buffer; no constant of its own was measured.
+    """
+    slots = _slots(program) * program.spec.n
+    return gpu.constants.of("chain_slot_cycles", shape.warpgroups) * _slots_us(slots, gpu)
+
+
 def _behind_us(program: PhaseProgram, gpu: Gpu) -> float:
-    """What a tile takes longer for the program behind both GEMMs."""
+    """What a tile takes longer for the program behind all GEMMs."""
     return gpu.constants.chain_behind_cycles * _slots_us(_slots(program) * program.spec.n, gpu)
 
 
@@ -121,10 +134,9 @@ def _quotient(a: int, b: int) -> int:
 
 def _loaded(chain: ChainSpec, weights: Weights) -> tuple[int, int]:
     """Bytes of weights that a CTA loads once, and for each round of its warpgroups' tiles."""
-    count = blocks(chain.links[0].n)
-    first, second = memory.first_block_bytes(chain) * count, memory.second_block_bytes(chain) * count
-    staying = {"resident": first + second, "resident_first": first, "streamed": 0}[weights.residence]
-    return staying, first + second - staying
+    first, later = memory.first_bytes(chain), memory.later_bytes(chain)
+    staying = {"resident": first + later, "resident_first": first, "streamed": 0}[weights.residence]
+    return staying, first + later - staying
 
 
 def _loading_us(nbytes: int, gpu: Gpu) -> float:

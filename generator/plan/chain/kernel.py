@@ -12,7 +12,8 @@ from comfuse.generator.plan.kernel_plan import TileShape
 
 ROWS = 64  # of a warpgroup's tile
 BLOCK = 64  # columns of H that are computed, handed on and multiplied at a time
-MOST_COLUMNS = 256  # of the second GEMM's tile, which holds whole rows
+MOST_COLUMNS = 256  # of a later GEMM's tile, which holds whole rows
+MOST_LINKS = 3
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ Residence = Literal["resident", "resident_first", "streamed"]
 class Weights:
     """Which weights stay in shared memory for the life of a CTA, and how deep the ring is for the others.
 
-    ``"resident"``: all.  ``"resident_first"``: those of the first link; blocks of the second pass through the
-    ring.  ``"streamed"``: none; blocks of both pass through one ring.
+    ``"resident"``: all.  ``"resident_first"``: those of the first link; blocks of the later ones pass through
+    the ring.  ``"streamed"``: none; blocks of all pass through one ring.
     """
 
     residence: Residence
@@ -73,18 +74,19 @@ class ChainPlan:
     spec: ChainSpec
     deferred: Deferred  # the same with its middle reductions deferred, as the kernel runs it
     middle: PhaseProgram  # of the first link, as split_middle gives it
-    program: PhaseProgram  # of the second link
+    further: tuple[PhaseProgram, ...]  # of the links between the first and the last
+    program: PhaseProgram  # of the last link
     shape: ChainShape
     weights: Weights
     tile_slots: int  # a warpgroup
     tile_n: int
     shared_bytes: int
-    registers: int  # estimate, that a thread holds while both GEMMs run
+    registers: int  # estimate, that a thread holds while GEMMs run
     decisions: tuple[str, ...]
     gpu: str
     predicted_us: float  # for the M that was asked for
     floor_us: float  # no kernel can be faster: arithmetic or memory traffic alone
-    apart_us: float  # predicted for a kernel a link, with the middle stored between them
+    apart_us: float  # predicted for several kernels, each of a link or of some, with the rest stored between
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,12 @@ class ChainRefusal:
 
 
 def tile_columns(n: int) -> int:
-    """Of the second GEMM's tile, for rows of ``n`` columns."""
+    """Of a later GEMM's tile, for rows of ``n`` columns."""
     return _whole_blocks(n)
 
 
 def outer_tile(n: int) -> TileShape:
-    """The second GEMM's tile, as what is said of other kernels' tiles takes it: a warpgroup has one."""
+    """The last GEMM's tile, as what is said of other kernels' tiles takes it: a warpgroup has one."""
     return TileShape("pingpong", ROWS, tile_columns(n), 1)
 
 

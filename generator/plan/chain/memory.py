@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.deferral import Deferred
-from comfuse.generator.phases import Phase, PhaseProgram
+from comfuse.generator.phases import PhaseProgram
 from comfuse.generator.plan.chain import vectors
 from comfuse.generator.plan.chain.kernel import (
     BLOCK,
@@ -31,19 +31,28 @@ def first_block_bytes(chain: ChainSpec) -> int:
     return first.products * BLOCK * padded_k(first.k) * _ELEMENT
 
 
-def second_block_bytes(chain: ChainSpec) -> int:
-    """64 columns of the second link's factor, all its rows."""
-    return tile_columns(chain.last.n) * BLOCK * _ELEMENT
+def later_block_bytes(link: FusedSpec) -> int:
+    """64 columns of a later link's factor, all its rows."""
+    return tile_columns(link.n) * BLOCK * _ELEMENT
+
+
+def first_bytes(chain: ChainSpec) -> int:
+    """The first link's factors."""
+    return blocks(chain.links[0].n) * first_block_bytes(chain)
+
+
+def later_bytes(chain: ChainSpec) -> int:
+    """Those of all later links."""
+    return sum(blocks(link.k) * later_block_bytes(link) for link in chain.links[1:])
 
 
 def weight_bytes(chain: ChainSpec, weights: Weights) -> int:
-    first, second = first_block_bytes(chain), second_block_bytes(chain)
-    count = blocks(chain.links[0].n)
+    largest = max(map(later_block_bytes, chain.links[1:]))
     if weights.residence == "resident":
-        return count * (first + second)
+        return first_bytes(chain) + later_bytes(chain)
     if weights.residence == "resident_first":
-        return count * first + weights.ring * second
-    return weights.ring * max(first, second)
+        return first_bytes(chain) + weights.ring * largest
+    return weights.ring * max(first_block_bytes(chain), largest)
 
 
 def least_ring(residence: Residence) -> int:
@@ -78,13 +87,16 @@ def _row_bytes(chain: ChainSpec) -> int:
 
 def _vector_bytes(deferred: Deferred, shape: ChainShape) -> int:
     """Values a column, whole and for the CTA's life; of a last link with values a row too, a warpgroup's."""
-    first, last = deferred.links.links
-    middle = len(vectors.of_middle(deferred))
+    links, last = deferred.links.links, deferred.links.last
+    middle = sum(
+        blocks(link.n) * BLOCK * len(vectors.of_middle(deferred, number))
+        for number, link in enumerate(links[:-1])
+    )
     behind = len(vectors.of_program(deferred)) + len(deferred.vectors)
     by_row = sum(o.dtype.nbytes for o in last.operands if o.space is Space.COLUMN)
     copies = shape.warpgroups if by_row else 1
     return (
-        blocks(first.n) * BLOCK * middle * _VECTOR_ELEMENT
+        middle * _VECTOR_ELEMENT
         + copies * tile_columns(last.n) * behind * _VECTOR_ELEMENT
         + copies * ROWS * by_row
     )
@@ -92,16 +104,14 @@ def _vector_bytes(deferred: Deferred, shape: ChainShape) -> int:
 
 def _barrier_bytes(chain: ChainSpec, shape: ChainShape, weights: Weights, slots: int) -> int:
     """Of 8 bytes: one for each block that stays; full and empty for the ring, X, each slot, the vectors."""
-    stay = {"resident": 2, "resident_first": 1, "streamed": 0}[weights.residence] * blocks(chain.links[0].n)
+    first, later = blocks(chain.links[0].n), sum(blocks(link.k) for link in chain.links[1:])
+    stay = {"resident": first + later, "resident_first": first, "streamed": 0}[weights.residence]
     return 8 * (stay + 2 * weights.ring + 2 * shape.warpgroups * (1 + slots + 1))
 
 
-def needed_slots(middle: PhaseProgram, program: PhaseProgram) -> int:
+def needed_slots(*programs: PhaseProgram) -> int:
     """Slots that a warpgroup holds at once: for 32 columns of a phase, of all its operands."""
-    steps: list[tuple[FusedSpec, Phase]] = [
-        (part.spec, phase) for part in (middle, program) for phase in part.phases
-    ]
-    return max(len(streamed(spec, phase)) for spec, phase in steps)
+    return max(len(streamed(program.spec, phase)) for program in programs for phase in program.phases)
 
 
 def weights_and_slots(

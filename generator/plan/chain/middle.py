@@ -1,4 +1,4 @@
-"""The steps of what a chain's first link computes, block by block of its columns."""
+"""The steps of what a chain's links but the last compute: of the first one block by block of its columns."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def split_middle(deferred: Deferred) -> PhaseProgram:
     targets = tuple(first.outputs[o].node for o in stores)
     tail = RowTail(per_row(first, Space.COLUMN, [], targets), stores)
     return replace(program, spec=first, row_tail=tail)
+
+
+def split_further(deferred: Deferred) -> tuple[PhaseProgram, ...]:
+    """Of each link between the first and the last, one phase over whole rows, whose store is handed on."""
+    return tuple(split(link) for link in deferred.links.links[1:-1])
 
 
 def why_not_in_blocks(deferred: Deferred, middle: PhaseProgram) -> str | None:

@@ -13,9 +13,9 @@ from comfuse.generator.passes.infer import spaces
 from comfuse.generator.spec import FusedSpec, Space
 
 
-def of_middle(deferred: Deferred) -> tuple[int, ...]:
-    """Nodes of the first link."""
-    return _vectors(deferred.links.links[0], 0)
+def of_middle(deferred: Deferred, number: int = 0) -> tuple[int, ...]:
+    """Nodes of a link that is not the last."""
+    return _vectors(deferred.links.links[number], 0)
 
 
 def of_program(deferred: Deferred) -> tuple[int, ...]:

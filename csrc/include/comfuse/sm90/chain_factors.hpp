@@ -1,62 +1,72 @@
-// The factors of a chain of two GEMMs, Y = post(middle(X W0^T) W1^T), in shared memory: X's rows, 64 for each
-// warpgroup, and the blocks of W0 and W1.
+// The factors of a chain of GEMMs, Y = post(middle(X W0^T) W1^T), or of more in a row, in shared memory: X's
+// rows, 64 for each warpgroup, and the blocks of W0, W1 and those behind.
 //
 // A block is 64 of the middle's H columns.  Of W0 it is 64 rows of each product, the products one after the
-// other in each 64 k's, so that one wgmma covers both; of W1, 64 k's of all rows.  Both are read as they are,
-// but W1's rows are permuted as mainloop.hpp says, for the sake of the program behind.  As there, not where
-// it is N-major or the chain is batched.
+// other in each 64 k's, so that one wgmma covers both; of W1, 64 k's of all rows, likewise of the rest
+// (chain_later.hpp).
 //
 // Blocks beyond H are zeros, of W1 too, and so are rows of X beyond M and k's beyond K: TMA fills them.
 #pragma once
 
-#include <cuda.h>
+#include <utility>
 
-#include "comfuse/sm90/instructions.hpp"
-#include "comfuse/sm90/shared_layout.hpp"
+#include "comfuse/sm90/chain_later.hpp"
 
 namespace comfuse::sm90 {
 
-template <class FirstGemm, class SecondGemm, class ScheduleT, class RowsT, class WeightsT>
+template <class FirstGemm, class SecondGemm, class ScheduleT, class RowsT, class WeightsT, class FurtherT>
 struct ChainFactors {
   using T = typename FirstGemm::Element;
   using Schedule = ScheduleT;
   using Weights = WeightsT;
-  static constexpr int K = RowsT::K, H = FirstGemm::N, N = SecondGemm::N;
+  static constexpr int K = RowsT::K, H = FirstGemm::N;
   static constexpr int kProducts = FirstGemm::kProducts, kWarpgroups = Schedule::kWarpgroups,
                        kBuffers = Schedule::kBuffers, kRing = Weights::kRing;
-  using MajorSecond = typename SecondGemm::MajorB;
   static constexpr bool kRowsInRegisters = RowsT::kInRegisters, kBatched = FirstGemm::kBatched;
-  static constexpr bool kMNMajorSecond = std::is_same<MajorSecond, MNMajor>::value,
-                        kPermutedSecond = !kMNMajorSecond && !kBatched;
   static constexpr int kBlock = Schedule::kBlock, kBlocks = (H + kBlock - 1) / kBlock;
   static constexpr int kSteps = (K + kWgmmaK - 1) / kWgmmaK, kBoxesK = (K + 63) / 64;
-  static constexpr int TileN = (N + 63) / 64 * 64;
   static_assert(sizeof(T) == 2 && std::is_same<T, typename SecondGemm::Element>::value);
-  static_assert(K % 8 == 0 && H % 8 == 0 && N % 8 == 0, "rows start at multiples of 16 bytes");
+  static_assert(K % 8 == 0 && H % 8 == 0, "rows start at multiples of 16 bytes");
   static_assert(kBlock == kRowsOfBlock && kBlock * sizeof(T) == kLineBytes, "a block is one swizzled line");
   static_assert(kWarpgroups == 2 || kWarpgroups == 3);
   static_assert(kBuffers == 1 || kBuffers == 2);
-  static_assert(kBatched == SecondGemm::kBatched && (!kBatched || !(Weights::kFirst || Weights::kSecond)),
-                "weights of a batch pass by");
-  static_assert(kProducts <= 2 && SecondGemm::kProducts == 1 && TileN <= 256);
+  static_assert(kBatched == SecondGemm::kBatched &&
+                    (!kBatched || !(Weights::kFirst || Weights::kLater || FurtherT::size > 0)),
+                "weights of a batch pass by, those of two GEMMs");
+  static_assert(kProducts <= 2);
+
+  // ---- the later factors, by number
+  using Later = typename LaterFactors<H, SecondGemm, FurtherT>::type;
+  static constexpr int kLater = Later::size;
+  template <int kFactor>
+  using LaterAt = typename MemberOf<kFactor, Later>::type;
+  using Second = LaterAt<0>;
+  using Last = LaterAt<kLater - 1>;
+  static constexpr int N = Last::N, TileN = Last::TileN;
+  // The accumulators of all later GEMMs, one after the other: ptxas holds those of each apart else.
+  using Results = float[widest_of_later(Later{}) / 2];
+  static constexpr int kLaterBlocks = blocks_of_later(kLater, Later{});
 
   // ---- bytes
   static constexpr int kRowBytes = kBoxesK * kBlockBytes;  // X's rows of one tile
-  static constexpr int kFirstBytes = kProducts * kBoxesK * kBlockBytes, kSecondBytes = TileN * kLineBytes;
+  static constexpr int kFirstBytes = kProducts * kBoxesK * kBlockBytes,
+                       kLargestLater = largest_of_later(Later{});
   static constexpr int kSlotBytes =  // of the ring
-      Weights::kFirst ? kSecondBytes : (kFirstBytes > kSecondBytes ? kFirstBytes : kSecondBytes);
-  static constexpr int kResidentBlocks = kBlocks * (Weights::kFirst + Weights::kSecond);
-  static constexpr int kSecondOffset = Weights::kFirst ? kBlocks * kFirstBytes : 0;
-  static constexpr int kRingOffset = kSecondOffset + (Weights::kSecond ? kBlocks * kSecondBytes : 0);
+      Weights::kFirst ? kLargestLater : (kFirstBytes > kLargestLater ? kFirstBytes : kLargestLater);
+  static constexpr int kResidentBlocks = Weights::kFirst * kBlocks + Weights::kLater * kLaterBlocks;
+  static constexpr int kLaterOffset = Weights::kFirst ? kBlocks * kFirstBytes : 0;
+  static constexpr int kRingOffset = kLaterOffset + (Weights::kLater ? bytes_of_later(kLater, Later{}) : 0);
   static constexpr int kWeightBytes = kRingOffset + kRing * kSlotBytes;
   static constexpr int kWeightBarriers = kResidentBlocks + 2 * kRing;
-  static constexpr int kStreamedBlocks = 2 * kBlocks - kResidentBlocks;  // each tile needs all of them
+  static constexpr int kStreamedBlocks =
+      kBlocks + kLaterBlocks - kResidentBlocks;  // each tile needs them all
+  // Of a later factor's first block, where all stay: its barrier, and where it lies.
+  template <int kFactor>
+  static constexpr int kFirstBarrier = kBlocks + blocks_of_later(kFactor, Later{});
+  template <int kFactor>
+  static constexpr int kOffset = kLaterOffset + bytes_of_later(kFactor, Later{});
   // Both GEMMs are in flight at once.
   static_assert(kStreamedBlocks == 0 || kRing >= (Weights::kFirst ? 1 : 2));
-
-  // The last 32 of W1's rows may be 8, 16 or 24: a tensor map of their own says so.
-  static constexpr int kPartialColumns = kPermutedSecond ? N % 32 : 0;
-  static constexpr int kGroupsOfBox = kPartialColumns == 0 ? TileN / 32 : 1;
 
   // From batch to batch, as in Mainloop::Maps.
   struct OneBatch {};
@@ -64,7 +74,8 @@ struct ChainFactors {
     int rows_step, first_step[kProducts], second_step;
   };
   struct Maps : std::conditional_t<kBatched, Steps, OneBatch> {
-    CUtensorMap rows, first[kProducts], second, second_partial;
+    CUtensorMap rows, first[kProducts];
+    LaterMaps later[kLater];
   };
 
   // In shared memory.  Barriers: of each resident block, then the ring's full and empty ones.
@@ -116,31 +127,16 @@ struct ChainFactors {
       }
     }
   }
-  CF_DEVICE static void load_second(Maps const& maps, uint64_t* full, uint8_t* to, int block, int batch) {
-    Barrier::arrive_and_expect_tx(full, kSecondBytes);
-    if constexpr (kPermutedSecond) {
-#pragma unroll
-      for (int group = 0; group < TileN / 32; group += kGroupsOfBox) {
-        bool const partial = kPartialColumns != 0 && group == N / 32;
-        cute::SM90_TMA_LOAD_5D::copy(partial ? &maps.second_partial : &maps.second, full, kAgain,
-                                     to + group * 32 * kLineBytes, block * kBlock, 0, 0, 0,
-                                     partial ? 0 : group);
-      }
-    } else if constexpr (kMNMajorSecond) {
-#pragma unroll
-      for (int n = 0; n < TileN; n += kRowsOfBlock)
-        load_plain(maps, full, to + n * kLineBytes, n, block * kBlock, batch);
-    } else {
-      load_plain(maps, full, to, block * kBlock, 0, batch);
-    }
+  template <int kFactor>
+  CF_DEVICE static void load_later(Maps const& maps, uint64_t* full, uint8_t* to, int block, int batch) {
+    int matrix = 0;
+    if constexpr (kBatched) matrix = batch * maps.second_step;
+    LaterAt<kFactor>::template load<kAgain>(maps.later[kFactor], full, to, block, matrix);
   }
-  // A box of W1 as it is.
-  CF_DEVICE static void load_plain(Maps const& maps, uint64_t* full, uint8_t* to, int inner, int outer,
-                                   int batch) {
-    if constexpr (kBatched)
-      cute::SM90_TMA_LOAD_3D::copy(&maps.second, full, kAgain, to, inner, outer, batch * maps.second_step);
-    else
-      cute::SM90_TMA_LOAD_2D::copy(&maps.second, full, kAgain, to, inner, outer);
+  // Calls `f` with the number of each factor behind the second, as a type.
+  template <class F>
+  CF_DEVICE static void for_each_further(F const& f) {
+    for_numbers(f, std::make_integer_sequence<int, kLater - 1>{});
   }
 
   // All blocks, in the order in which the consumers wait for them; the streamed ones again for each round
@@ -152,10 +148,14 @@ struct ChainFactors {
 #pragma unroll 1
       for (int block = 0; block < kBlocks; ++block) {
         load_first(maps, &shared.resident(block), shared.weights + block * kFirstBytes, block, 0);
-        if constexpr (Weights::kSecond)
-          load_second(maps, &shared.resident(kBlocks + block),
-                      shared.weights + kSecondOffset + block * kSecondBytes, block, 0);
+        if constexpr (Weights::kLater) load_resident<0>(maps, shared, block);
       }
+      if constexpr (Weights::kLater)
+        for_each_further([&](auto factor) {
+#pragma unroll 1
+          for (int block = 0; block < LaterAt<factor>::kBlocks; ++block)
+            load_resident<factor>(maps, shared, block);
+        });
     }
     if constexpr (kStreamedBlocks > 0) {
       Position position;
@@ -178,11 +178,29 @@ struct ChainFactors {
 #pragma unroll 1
         for (int block = 0; block < kBlocks; ++block) {
           uint32_t const slot = next_slot();
-          load_second(maps, &shared.full(slot), shared.slot(slot), block, batch);
+          load_later<0>(maps, &shared.full(slot), shared.slot(slot), block, batch);
           stream_first(block + kBuffers, batch);
         }
+        for_each_further([&](auto factor) {
+#pragma unroll 1
+          for (int block = 0; block < LaterAt<factor>::kBlocks; ++block) {
+            uint32_t const slot = next_slot();
+            load_later<factor>(maps, &shared.full(slot), shared.slot(slot), block, batch);
+          }
+        });
       }
     }
+  }
+
+ private:
+  template <int kFactor>
+  CF_DEVICE static void load_resident(Maps const& maps, Shared const& shared, int block) {
+    load_later<kFactor>(maps, &shared.resident(kFirstBarrier<kFactor> + block),
+                        shared.weights + kOffset<kFactor> + block * LaterAt<kFactor>::kBlockBytes, block, 0);
+  }
+  template <class F, int... I>
+  CF_DEVICE static void for_numbers(F const& f, std::integer_sequence<int, I...>) {
+    (f(std::integral_constant<int, I + 1>{}), ...);
   }
 };
 
@@ -200,9 +218,12 @@ class WeightReader {
     if constexpr (Weights::kFirst) return resident(block, block * Factors::kFirstBytes);
     return take();
   }
-  CF_DEVICE uint32_t second(int block) {
-    if constexpr (Weights::kSecond)
-      return resident(Factors::kBlocks + block, Factors::kSecondOffset + block * Factors::kSecondBytes);
+  template <int kFactor>
+  CF_DEVICE uint32_t later(int block) {
+    if constexpr (Weights::kLater)
+      return resident(
+          Factors::template kFirstBarrier<kFactor> + block,
+          Factors::template kOffset<kFactor> + block * Factors::template LaterAt<kFactor>::kBlockBytes);
     return take();
   }
   // By each warp, when the block that was taken last is read;
@@ -210,8 +231,8 @@ class WeightReader {
     if constexpr (!Weights::kFirst) free(1);
   }
   // the same, but that `firsts` blocks of W0 were taken since.
-  CF_DEVICE void free_second(int firsts) const {
-    if constexpr (!Weights::kSecond) free(1 + (Weights::kFirst ? 0 : firsts));
+  CF_DEVICE void free_later(int firsts) const {
+    if constexpr (!Weights::kLater) free(1 + (Weights::kFirst ? 0 : firsts));
   }
   // A wait for the block that was taken last, which has come and is not freed.  It costs little, and ptxas
   // moves no code over it.

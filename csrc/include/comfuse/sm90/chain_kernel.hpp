@@ -1,4 +1,4 @@
-// The kernel layer of a chain of two GEMMs: persistent, warp-specialised.  Each of two or three consumer
+// The kernel layer of a chain of GEMMs: persistent, warp-specialised.  Each of two or three consumer
 // warpgroups computes tiles of 64 rows of its own, from X to Y; what one does in the middle or behind hides
 // behind the wgmmas of the others.  In the producer warpgroup a warp for each of them loads its rows and its
 // tile operands, so that none waits for another's, and the last warp loads the weights for all.
@@ -14,23 +14,27 @@
 namespace comfuse::sm90 {
 
 template <class FirstGemm, class MiddleT, class SecondGemm, class ScheduleT, class RowsT, class WeightsT,
-          class SlotsT, class OperandsT, class VectorsT, class ProgramT, class HandedT = NothingHanded>
+          class SlotsT, class OperandsT, class VectorsT, class ProgramT, class HandedT = NothingHanded,
+          class FurtherT = Further<>>
 struct FusedChain {
-  using Factors = ChainFactors<FirstGemm, SecondGemm, ScheduleT, RowsT, WeightsT>;
+  using Factors = ChainFactors<FirstGemm, SecondGemm, ScheduleT, RowsT, WeightsT, FurtherT>;
   using Element = typename Factors::T;
   using Middle = MiddleT;
   using Program = ProgramT;
   using Handed = HandedT;
-  using Phases = typename Concatenate<List<Middle>, PhasesOf<Program>>::type;
+  using Betweens = typename ProgramsBetween<Factors::H, Middle, SecondGemm, FurtherT>::type;
+  using Middles = typename MiddlesOf<Betweens>::type;
+  using Phases = typename Concatenate<Middles, PhasesOf<Program>>::type;
   using OperandList = OperandsT;
-  using ColumnVectors =  // of the program behind the second GEMM
-      typename Filter<IsColumnVector, OuterOperandsOf<List<Middle, Handed>, OperandList>>::type;
+  using ColumnVectors =  // of the program behind the last GEMM
+      typename Filter<IsColumnVector, OuterOperandsOf<List<Middles, Handed>, OperandList>>::type;
   using Scheduler = ChainScheduler<Factors::kWarpgroups, Factors::kBatched>;
   using Item = typename Scheduler::Item;
   static_assert(ColReductionsOf<Program>::size + FullReductionsOf<Program>::size == 0,
                 "a chain has no collector");
+  static_assert(Factors::kLater == 1 || Handed::Effects::size == 0, "nothing passes a GEMM by");
 
-  // ---- what the program behind the second GEMM is told: its tiles, each a team's of one warpgroup
+  // ---- what the program behind the last GEMM is told: its tiles, each a team's of one warpgroup
   static constexpr int N = Factors::N, TileM = 64, TileN = Factors::TileN, ClusterN = 1;
   static constexpr int kProducts = 1, kFragments = 1, kTeams = 1, kTeamSize = 1;
   static constexpr bool kBatched = Factors::kBatched, kClippedN = N % TileN != 0, kPairs = false;
@@ -44,7 +48,7 @@ struct FusedChain {
                        kConsumerRegisters = kWarpgroups == 2 ? 240 : 160;
 
   // ---- operands
-  static constexpr int kFactorsB = Factors::kProducts + 1;
+  static constexpr int kFactorsB = Factors::kProducts + Factors::kLater;
   static constexpr bool kOwnA = false;
   static constexpr int kTileOperands = count_of<IsTile>(OperandList{});
   static constexpr int kSlots = kTileOperands > 0 ? SlotsT::value : 0;  // of each warpgroup
@@ -59,17 +63,15 @@ struct FusedChain {
   static_assert(kSlots >= most_tiles(Phases{}), "a phase holds a slot for each operand");
   static_assert(OperandList::size <= CF_MAX_OPERANDS);
   template <class Operand>
-  static constexpr int kColumnsOf = reads_leaf<Operand, Middle> ? Factors::H : N;
+  static constexpr int kColumnsOf = columns_between<Operand>(N, Betweens{});
 
   // ---- values a column and a row.  They wait for no producer: the former, which are the same for all tiles,
   // are computed at the start; the latter are copied by the warp that has their rows.
-  static constexpr int kMiddleColumns = Factors::kBlocks * Factors::kBlock;
-  using MiddleVectors = MiddleOperandsOf<Middle, VectorsT>;
-  static constexpr int kMiddleBytes = vector_bytes<void, 0, kMiddleColumns>(MiddleVectors{});
+  static constexpr int kMiddleBytes = vector_bytes_between<void, VectorsT>(Betweens{});
   template <class V>
-  static constexpr int middle_offset = vector_offset_among<V, 0, kMiddleColumns>(MiddleVectors{});
+  static constexpr int middle_offset = vector_offset_between<V, VectorsT>(Betweens{});
   static constexpr int kVectorBytes = 0;  // that a producer brings
-  using OuterVectors = typename Concatenate<OuterOperandsOf<Middle, VectorsT>, ColumnVectors,
+  using OuterVectors = typename Concatenate<OuterOperandsOf<Middles, VectorsT>, ColumnVectors,
                                             typename VectorsHanded<typename Handed::Effects>::type>::type;
   static constexpr int kOuterBytes = vector_bytes<void, TileM, TileN>(OuterVectors{});
   template <class V>
@@ -223,10 +225,9 @@ struct FusedChain {
   CF_DEVICE static void produce_phase(Params const& params, Shared const& shared, Item const& item,
                                       Position& position, List<Leaf...>) {
     if constexpr (sizeof...(Leaf) > 0) {
-      constexpr bool kOfMiddle = (false || ... || reads_leaf<Leaf, Middle>);
-      constexpr int kColumns = kOfMiddle ? Factors::H : TileN;
+      constexpr int kColumns[] = {columns_between<Leaf>(TileN, Betweens{})...};
 #pragma unroll 1
-      for (int column = 0; column < kColumns; column += kFragmentColumns)
+      for (int column = 0; column < kColumns[0]; column += kFragmentColumns)
         (produce_slot(params, shared, item, column, position, Leaf{}), ...);
     }
   }
@@ -249,13 +250,19 @@ struct FusedChain {
 
   // ---- vectors, by the consumers; entries beyond the matrix are zero
   CF_DEVICE static void compute_vectors(Params const& params, uint8_t* memory) {
-    compute_vectors<Factors::H, kMiddleColumns, true>(params, memory + kMiddleOffset, MiddleVectors{});
+    compute_vectors_between(params, memory + kMiddleOffset, Betweens{});
 #pragma unroll
     for (int buffer = 0; buffer < kOuterBuffers; ++buffer)
       compute_vectors<N, TileN, false>(params, outer_vectors(memory, buffer), OuterVectors{});
     Folds<FusedChain>::run(params, memory + kOuterOffset, kOuterBuffers, kOuterBytes,
                            typename Handed::Effects{});
     asm volatile("bar.sync 1, %0;" ::"n"(kWarpgroups * kWarpgroup) : "memory");
+  }
+  template <class... B>
+  CF_DEVICE static void compute_vectors_between(Params const& params, uint8_t* to, List<B...>) {
+    (compute_vectors<B::kColumns, B::kPadded, true>(params, to,
+                                                    MiddleOperandsOf<typename B::Middle, VectorsT>{}),
+     ...);
   }
   template <int kEnd, int kCount, bool kOfMiddle, class... V>
   CF_DEVICE static void compute_vectors(Params const& params, uint8_t* to, List<V...>) {
@@ -302,18 +309,18 @@ struct FusedChain {
         continue;
       }
       // Of one tile only: registers that wgmma reads would else stay alive through the program behind.
-      Accumulator accumulator;
+      typename Factors::Results results;
       ChainMainloop<FusedChain> mainloop(params, weights, epilogue.ring(), memory + kMiddleOffset);
       auto const item = tiles.item();
       wait(shared.rows_full[rows.slot], rows.phase);
       mainloop.run({shared.rows + rows.slot * Factors::kRowBytes, shared.rows_empty + rows.slot,
                     item.row() + warp_of_group() * 16, vectors},
-                   accumulator[0], [&] {
+                   results, [&] {
                      if constexpr (kOuterBuffers > 1) copy_columns(params, item, vectors, ColumnVectors{});
                    });
       rows.advance();
       weights.finish_tile();
-      epilogue.run(accumulator, item);
+      epilogue.run(reinterpret_cast<Accumulator&>(results), item);
     }
     // The others' blocks wait for this warpgroup too.  (Its number anew: no register keeps it till here.)
     if constexpr (Factors::kStreamedBlocks > 0 && !kBatched)

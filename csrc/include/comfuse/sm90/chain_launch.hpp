@@ -1,4 +1,4 @@
-// The host's side of a chain: tensor maps of X and of both sets of weights.
+// The host's side of a chain: tensor maps of X and of all weights.
 #pragma once
 
 #include "comfuse/sm90/chain_kernel.hpp"
@@ -22,20 +22,32 @@ struct FactorMaps<FusedChain<Parts...>> {
       ok = ok && encode_factor<T, false, kBatched>(&maps.first[p], args.b[p], args.batches, Factors::H,
                                                    args.k, Factors::kBlock);
     CfTensor const& second = args.b[Factors::kProducts];
+    ok = ok && encode_later(maps.later, args, typename Factors::Later{});
     if constexpr (kBatched) {
       maps.rows_step = step_of(args.a), maps.second_step = step_of(second);
       for (int p = 0; p < Factors::kProducts; ++p) maps.first_step[p] = step_of(args.b[p]);
     }
     if constexpr (Kernel::kFolds) params.second = second;
-    if constexpr (!Factors::kPermutedSecond)
-      return ok && encode_factor<T, Factors::kMNMajorSecond, kBatched>(
-                       &maps.second, second, args.batches, Factors::N, Factors::H, Factors::TileN);
-    constexpr int kGroups = Factors::N / 32, kRest = Factors::kPartialColumns;
+    return ok;
+  }
+
+ private:
+  template <class... F>
+  static bool encode_later(LaterMaps* maps, CfArgs const& args, List<F...>) {
+    CfTensor const* factor = args.b + Factors::kProducts;
+    return (true && ... && encode_factor_of(F{}, *maps++, *factor++, args.batches));
+  }
+  template <class Factor>
+  static bool encode_factor_of(Factor, LaterMaps& maps, CfTensor const& b, int64_t batches) {
+    if constexpr (!Factor::kPermuted)
+      return encode_factor<T, Factor::kMNMajor, Kernel::kBatched>(&maps.all, b, batches, Factor::N, Factor::K,
+                                                                  Factor::TileN);
+    constexpr int kGroups = Factor::N / 32, kRest = Factor::kPartialColumns;
+    bool ok = true;
     if (kGroups > 0)
-      ok = ok && encode_permuted<T>(&maps.second, second, 0, 4, kGroups, Factors::H, Factors::kGroupsOfBox);
-    if (kRest > 0)
-      ok = ok && encode_permuted<T>(&maps.second_partial, second, kGroups * 32, kRest / 8, 1, Factors::H, 1);
-    if (kGroups == 0) maps.second = maps.second_partial;  // read beyond its one group only, for zeros
+      ok = ok && encode_permuted<T>(&maps.all, b, 0, 4, kGroups, Factor::K, Factor::kGroupsOfBox);
+    if (kRest > 0) ok = ok && encode_permuted<T>(&maps.partial, b, kGroups * 32, kRest / 8, 1, Factor::K, 1);
+    if (kGroups == 0) maps.all = maps.partial;  // read beyond its one group only, for zeros
     return ok;
   }
 };

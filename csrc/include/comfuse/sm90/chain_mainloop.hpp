@@ -1,4 +1,5 @@
-// Both GEMMs of one tile of a chain, by one warpgroup, block by block of the middle's columns.
+// The GEMMs of one tile of a chain, by one warpgroup: the first two block by block of the middle's columns,
+// behind them further ones (chain_further.hpp).
 //
 // With two buffers the middle of block j runs while GEMM 1 of block j - 1 and GEMM 0 of block j + 1 do; then
 // all is waited for.  With one it runs beside nothing of its own, but beside what the other warpgroups have
@@ -9,10 +10,8 @@
 // empty one is not free.
 #pragma once
 
-#include "comfuse/sm90/chain_factors.hpp"
+#include "comfuse/sm90/chain_further.hpp"
 #include "comfuse/sm90/chain_handed.hpp"
-#include "comfuse/sm90/chain_middle.hpp"
-#include "comfuse/sm90/slot_ring.hpp"
 #include "comfuse/sm90/transpose.hpp"
 
 namespace comfuse::sm90 {
@@ -23,16 +22,16 @@ class ChainMainloop {
   using Middle = typename Kernel::Middle;
   using Params = typename Kernel::Params;
   using T = typename Factors::T;
-  using MajorSecond = typename Factors::MajorSecond;
+  using Second = typename Factors::Second;
   using Ring = SlotRing<Kernel>;
-  using Source = MiddleSource<Kernel>;
+  using Source = MiddleSource<Kernel, Middle, Factors::kProducts>;
   using States = MiddleStates<Middle, Factors::H>;
   static constexpr int kBlocks = Factors::kBlocks, kBlock = Factors::kBlock, kBuffers = Factors::kBuffers;
-  static constexpr int kProducts = Factors::kProducts, kSteps = Factors::kSteps, TileN = Factors::TileN;
+  static constexpr int kProducts = Factors::kProducts, kSteps = Factors::kSteps;
   static constexpr int kLastColumns = Factors::H - (kBlocks - 1) * kBlock;  // that the last block has
 
  public:
-  using Outer = float[TileN / 2];
+  using Results = typename Factors::Results;
   struct Tile {
     uint8_t* rows;  // of X, in shared memory
     uint64_t* rows_empty;
@@ -40,14 +39,28 @@ class ChainMainloop {
     uint8_t* vectors;  // of the program behind: what the middle hands on
   };
 
-  // `vectors`: the middle's values a column.
+  // `vectors`: the middles' values a column.
   CF_DEVICE ChainMainloop(Params const& params, WeightReader<Factors>& weights, Ring& ring,
                           uint8_t const* vectors)
       : params_(params), weights_(weights), ring_(ring), vectors_(vectors) {}
 
-  // The tile's rows have come; `begun` is called as soon as wgmmas are under way.
+  // The tile's rows have come; `begun` is called as soon as wgmmas are under way.  What the last GEMM gives
+  // is first among the results.
   template <class Begun>
-  CF_DEVICE void run(Tile const& tile, Outer& outer, Begun const& begun) {
+  CF_DEVICE void run(Tile const& tile, Results& results, Begun const& begun) {
+    run_both(tile, first_of<Second::TileN / 2>(results), begun);
+    Factors::for_each_further([&](auto factor) {
+      FurtherGemm<Kernel, factor>(params_, weights_, ring_, vectors_).run(tile.row, results);
+    });
+    auto& outer = first_of<Factors::TileN / 2>(results);
+    if constexpr (!Factors::Last::kPermuted) transpose(outer);
+  }
+
+ private:
+  using ResultOfSecond = float[Second::TileN / 2];
+
+  template <class Begun>
+  CF_DEVICE void run_both(Tile const& tile, ResultOfSecond& outer, Begun const& begun) {
     rows_ = uniform(cute::cast_smem_ptr_to_uint(tile.rows));
     if constexpr (Factors::kRowsInRegisters) {
       load_rows();
@@ -56,7 +69,7 @@ class ChainMainloop {
     }
     multiply_first<0>(0);
     begun();
-    MiddleRows<Kernel> const rows(params_, tile.row + lane_id() / 4);
+    MiddleRows<Kernel, Middle> const rows(params_, tile.row + lane_id() / 4);
     Source source(params_, rows, vectors_, warp_of_group() * 16);
     finish_first<0>(tile, kBlocks == 1);
 
@@ -75,12 +88,9 @@ class ChainMainloop {
     if constexpr (Kernel::Handed::Effects::size > 0)
       hand_rows<Kernel>(params_, states_.finish(), tile.vectors, tile.row, warp_of_group() * 16);
     finish_second<0>(outer);
-    if constexpr (!Factors::kPermutedSecond) transpose(outer);
   }
-
- private:
   template <int kBlockOfStep>
-  CF_DEVICE void last_steps(Tile const& tile, Source& source, Outer& outer) {
+  CF_DEVICE void last_steps(Tile const& tile, Source& source, ResultOfSecond& outer) {
     if constexpr (kBlockOfStep < kBlocks) {
       step<kBlockOfStep>(tile, source, outer, kBlockOfStep);
       last_steps<kBlockOfStep + 1>(tile, source, outer);
@@ -91,7 +101,7 @@ class ChainMainloop {
   // block too.  `kLike`: a block that has the same buffer and is the first, the last but one or the last if
   // this is.
   template <int kLike>
-  CF_DEVICE void step(Tile const& tile, Source& source, Outer& outer, int block) {
+  CF_DEVICE void step(Tile const& tile, Source& source, ResultOfSecond& outer, int block) {
     constexpr bool kFirst = kLike == 0, kLast = kLike == kBlocks - 1;
     auto& buffer = buffers_[kLike % kBuffers];
     if constexpr (!kFirst) multiply_second<false>(outer, block - 1);
@@ -114,7 +124,7 @@ class ChainMainloop {
       fence_accumulators(buffer);
     }
     if constexpr (States::kOnline && !kFirst) states_.rescale(outer);
-    pack_passed(buffer);
+    pack_passed<T>(buffer, passed_);
   }
 
   // ---- GEMM 0
@@ -213,45 +223,30 @@ class ChainMainloop {
     for (int n = 0; n < kFragmentValues; ++n) values[n] = f.v[n];
   }
   template <class Env, class X>
-  CF_DEVICE static void leave(Env const& env, float* values, int existing, Pass<X>) {
-    Fragment const f = evaluate<X>(env);
-    // Columns that do not exist meet zeros in W1, but might be infinite or NaN.
-#pragma unroll
-    for (int n = 0; n < kFragmentValues; ++n) values[n] = n / 4 * 8 < existing ? f.v[n] : 0.f;
+  CF_DEVICE static void leave(Env const& env, float* values, int existing, Pass<X> effect) {
+    pass_on(env, values, existing, effect);
   }
 
   // ---- GEMM 1
-  // wgmma's A holds the same elements in each thread as the accumulators do.
-  CF_DEVICE void pack_passed(float const (&buffer)[kProducts * kBlock / 2]) {
-#pragma unroll
-    for (int i = 0; i < kBlock / 4; i += 4) {
-      float run[8];
-#pragma unroll
-      for (int n = 0; n < 8; ++n) run[n] = buffer[2 * i + n];
-      Block<T> const words = pack<T>(run);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) passed_[i + n] = words.words[n];
-    }
-  }
   template <bool kLast>
-  CF_DEVICE void multiply_second(Outer& outer, int block) {
+  CF_DEVICE void multiply_second(ResultOfSecond& outer, int block) {
     constexpr int kStepsOfBlock = ((kLast ? kLastColumns : kBlock) + kWgmmaK - 1) / kWgmmaK;
-    uint64_t const b = wgmma_descriptor<MajorSecond>(weights_.second(block));
+    uint64_t const b = wgmma_descriptor<typename Second::Major>(weights_.template later<0>(block));
     cute::warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < kStepsOfBlock; ++step)
-      wgmma<T, TileN, Factors::kMNMajorSecond>(passed_ + 4 * step,
-                                               advance_descriptor(b, step * SharedLayout<MajorSecond>::kStep),
-                                               outer, block > 0 || step > 0);
+      wgmma<T, Second::TileN, Second::kMNMajor>(
+          passed_ + 4 * step, advance_descriptor(b, step * SharedLayout<typename Second::Major>::kStep),
+          outer, block > 0 || step > 0);
     cute::warpgroup_commit_batch();
   }
   // `kFirsts`: GEMMs 0 begun since.
   template <int kFirsts>
-  CF_DEVICE void finish_second(Outer& outer) {
+  CF_DEVICE void finish_second(ResultOfSecond& outer) {
     cute::warpgroup_wait<0>();
     keep_registers(passed_);
     fence_accumulators(outer);
-    weights_.free_second(kFirsts);
+    weights_.free_later(kFirsts);
   }
 
   Params const& params_;

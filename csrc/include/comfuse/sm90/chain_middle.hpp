@@ -1,8 +1,8 @@
-// The program between a chain's GEMMs, on GEMM 0's accumulators, whose layout is that of the A operand of
-// GEMM 1: nothing moves between threads.
+// The programs between a chain's GEMMs, on the accumulators of one, whose layout is that of the A operand of
+// the next: nothing moves between threads.
 //
-// The unit is again a fragment of 32 columns, v[4 j + 2 half + e], but W0's rows keep their order: it is
-// column 8 j + 2 q + e of row 8 half + lane / 4, with q = lane % 4.  So a thread has pairs of columns.
+// The unit is again a fragment of 32 columns, v[4 j + 2 half + e], but the factor's rows keep their order: it
+// is column 8 j + 2 q + e of row 8 half + lane / 4, with q = lane % 4.  So a thread has pairs of columns.
 #pragma once
 
 #include "comfuse/sm90/fragment.hpp"
@@ -14,9 +14,9 @@ namespace comfuse::sm90 {
 CF_DEVICE int warp_of_group() { return threadIdx.x / 32 % 4; }
 
 // Values a row: each thread computes those of its two rows, straight from memory.
-template <class Kernel>
+template <class Kernel, class Middle>
 struct MiddleRows {
-  using Columns = typename Kernel::Middle::Columns;
+  using Columns = typename Middle::Columns;
 
   typename Kernel::Params const& params;
   int rows[2];
@@ -57,21 +57,22 @@ struct MiddleRows {
   }
 };
 
-// What the middle's expressions read; the last members say which fragment is at hand.
-template <class Kernel>
+// What the expressions of a middle behind `Products` GEMMs read; the last members say which fragment is at
+// hand.
+template <class Kernel, class Middle, int Products>
 struct MiddleSource {
   typename Kernel::Params const& params;
-  MiddleRows<Kernel> const& rows;
-  uint8_t const* vectors;  // the middle's values a column, in shared memory
+  MiddleRows<Kernel, Middle> const& rows;
+  uint8_t const* vectors;  // the middles' values a column, in shared memory
   float const (*columns)[2];
   int row_of_warp;  // in the tile
 
   static constexpr int i = 0;  // 64 rows are one wgmma's
-  int column;                  // first column of the fragment
+  int column;  // first column of the fragment
   uint8_t const* const* tiles;
-  Fragment acc[Kernel::Factors::kProducts];
+  Fragment acc[Products];
 
-  CF_DEVICE MiddleSource(typename Kernel::Params const& params_, MiddleRows<Kernel> const& rows_,
+  CF_DEVICE MiddleSource(typename Kernel::Params const& params_, MiddleRows<Kernel, Middle> const& rows_,
                          uint8_t const* vectors_, int row_of_warp_)
       : params(params_), rows(rows_), vectors(vectors_), columns(rows_.values), row_of_warp(row_of_warp_) {}
 
@@ -82,19 +83,19 @@ struct MiddleSource {
   CF_DEVICE MiddleSource const& source() const { return *this; }
 };
 
-template <class Kernel>
-CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, ColumnIndex) {
+template <class Kernel, class Middle, int Products>
+CF_DEVICE Fragment read(MiddleSource<Kernel, Middle, Products> const& source, ColumnIndex) {
   return detail::numbers_of_pairs(source.column);
 }
-template <class Kernel, class X>
-CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, Vector<X>) {
+template <class Kernel, class Middle, int Products, class X>
+CF_DEVICE Fragment read(MiddleSource<Kernel, Middle, Products> const& source, Vector<X>) {
   return detail::pairs_of_vector(
       reinterpret_cast<float const*>(source.vectors + Kernel::template middle_offset<Vector<X>>) +
       source.column);
 }
-template <class Kernel, int Index, class T>
-CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, Tile<Index, T>) {
-  using Tiles = typename Kernel::Middle::Tiles;
+template <class Kernel, class Middle, int Products, int Index, class T>
+CF_DEVICE Fragment read(MiddleSource<Kernel, Middle, Products> const& source, Tile<Index, T>) {
+  using Tiles = typename Middle::Tiles;
   constexpr int kTile = index_among<detail::Always, Tile<Index, T>>(Tiles{});
   auto const* slot = reinterpret_cast<T const*>(source.tiles[kTile]);
   T const* x = slot + (source.row_of_warp + lane_id() / 4) * kFragmentColumns + first_pair_of_thread();
@@ -103,6 +104,28 @@ CF_DEVICE Fragment read(MiddleSource<Kernel> const& source, Tile<Index, T>) {
   for (int n = 0; n < kFragmentValues; n += 2)
     detail::load_pair(x + n / 2 % 2 * 8 * kFragmentColumns + n / 4 * 8, f.v[n], f.v[n + 1]);
   return f;
+}
+
+// What a middle hands on, left in place of the product, of 32 columns of which `existing` do.
+template <class Env, class X>
+CF_DEVICE void pass_on(Env const& env, float* values, int existing, Pass<X>) {
+  Fragment const f = evaluate<X>(env);
+  // Columns that do not exist meet zeros in the factor, but might be infinite or NaN.
+#pragma unroll
+  for (int n = 0; n < kFragmentValues; ++n) values[n] = n / 4 * 8 < existing ? f.v[n] : 0.f;
+}
+// Accumulators as wgmma's A, which holds the same elements in each thread.
+template <class T, int Words>
+CF_DEVICE void pack_passed(float const* values, uint32_t (&passed)[Words]) {
+#pragma unroll
+  for (int i = 0; i < Words; i += 4) {
+    float run[8];
+#pragma unroll
+    for (int n = 0; n < 8; ++n) run[n] = values[2 * i + n];
+    Block<T> const words = pack<T>(run);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) passed[i + n] = words.words[n];
+  }
 }
 
 }  // namespace comfuse::sm90
