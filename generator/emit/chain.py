@@ -30,7 +30,7 @@ def emit_chain(plan: ChainPlan) -> KernelSource:
         f"cf::Link<{name}, {gemm(link)}>"
         for name, link in zip(middle_names(len(plan.further)), chain.links[2:], strict=True)
     ]
-    text = Text("FusedChain", describe_chain(chain), declarations, arguments, further)
+    text = Text("FusedChain", describe_chain(chain), declarations, arguments, further=further)
     name = names.chain_stem(plan, text.render(PLACEHOLDER))
     return KernelSource(name, text.render(name), plan)
 
