@@ -41,7 +41,8 @@ def emit(plan: KernelPlan) -> KernelSource:
         f"cf::Stages<{plan.stages}>",
         f"cf::TileSlots<{plan.tile_slots}>",
     ]
-    text = Text("FusedGemm", describe(plan.spec), declare(plan.program), arguments, _two_gemms(plan.spec))
+    gemms = _two_gemms(plan.spec)
+    text = Text("FusedGemm", describe(plan.spec), declare(plan.program), arguments, gemms=gemms)
     name = names.stem(plan, text.render(PLACEHOLDER))
     return KernelSource(name, text.render(name), plan)
 
