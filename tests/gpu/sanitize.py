@@ -19,7 +19,7 @@ from comfuse.build import packs
 from comfuse.build.cache import BuiltKernel
 from comfuse.generator import emit
 from comfuse.generator.errors import PlanError
-from comfuse.generator.spec import Major
+from comfuse.generator.spec import Major, Pair
 from tests.gpu.compare import check
 from tests.gpu.programs import BARE, LAYERNORM, SOFTMAX, gemma_chain
 from tests.gpu.reductions import (
@@ -35,6 +35,7 @@ from tests.gpu.support import SCHEDULES, Case, launcher, make_tensors
 from tests.gpu.test_operands import INTEGERS, POSITIONS
 from tests.gpu.test_stores import HEADS
 from tests.gpu.test_unaligned import everything
+from tests.gpu.two_factors import BOTH
 
 # N = 200 is clipped, and one tile on the widest schedule; N = 520 is a row group on every schedule.
 PROGRAMS: dict[str, tuple[Case, ...]] = {
@@ -48,6 +49,9 @@ PROGRAMS: dict[str, tuple[Case, ...]] = {
     "columns": tuple(Case(p, 200, schedule=s) for p in (ALL_AXES, FULL_FIELDS) for s in WIDE_SCHEDULES),
     "groups": tuple(Case(group_fields(64), 448, schedule=s) for s in WIDE_SCHEDULES),
     "products": tuple(Case(GATED_NORM, 200, schedule=s) for s in SCHEDULES_OF_TWO),
+    "factors": tuple(
+        Case(BOTH, 200, schedule=s, second=Pair(72, b_major=Major.MN)) for s in SCHEDULES_OF_TWO
+    ),
     "layouts": (
         *(Case(LAYERNORM, 200, a_major=a, b_major=b) for a in Major for b in Major),
         Case(LAYERNORM, 200, batched=True),
