@@ -64,7 +64,7 @@ CHAINS: dict[str, Callable[[], ChainSpec]] = {
     "three-with-silu": lambda: edge_network(activation="silu"),
     "three-wide-streamed": lambda: edge_network(256),
     "three-narrow-behind": lambda: three_layers(128, 512, 256, 128, activation="silu"),
-    "three-wide-behind": lambda: three_layers(128, 512, 128, 256, norm="layernorm", residual=BF16),
+    "three-with-residual": lambda: three_layers(128, 512, 128, 128, norm="layernorm", residual=BF16),
     "three-parts-of-blocks": lambda: three_layers(72, 200, 104, 40, FP16, activation="gelu_tanh"),
     "three-tiles": lambda: every_operand(72, k=72, h=200, h1=136, outputs=2),
     "one-block": lambda: b2b(8, 8, 8, BF16, b0=BF16, b1=BF16, activation0="relu"),

@@ -220,6 +220,10 @@ def layouts(**keywords: Any) -> ChainSpec:
             "3 links in batches; batched chains of two can be one kernel",
         ),
         (three_layers(64, 64, 60, 64), "H = 60 must be a multiple of 8"),
+        (
+            three_layers(64, 64, 72, 136),
+            "N = 136 behind the second GEMM's 72 columns: at most 128 are",
+        ),
         (three_layers(64, 64, 264, 64), "N = 264; a tile has to hold whole rows, of at most 256 columns"),
         (batched(catalog.linear(64, 64, BF16, bias=BF16)), "bias: a vector in a batched chain"),
         (with_mean(b_major=Major.MN), "needs a second B that is contiguous along K"),

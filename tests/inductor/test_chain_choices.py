@@ -123,7 +123,7 @@ def test_a_pair_that_does_not_pay_keeps_no_other_from_it(
     def program(x: Tensor, w0: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
         return F.relu(F.relu(F.relu(x @ w0.t()) @ w1.t()) @ w2.t())
 
-    verdicts = verdicts_of(program, rows(ROWS), *weights(H, D, H))
+    verdicts = verdicts_of(program, rows(ROWS), *weights(H, D, D))
     assert "".join(str(int(bool(v.chain))) for v in verdicts) == chained
     said = [v.apart.removeprefix("no chain with ") for v in verdicts]
     if not slow:

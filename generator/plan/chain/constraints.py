@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.deferral import Deferred, defer, why_not
@@ -113,6 +114,18 @@ def rows_fit_a_tile(chain: ChainSpec) -> str | None:
     if wide is None:
         return None
     return f"N = {wide}; a tile has to hold whole rows, of at most {MOST_COLUMNS} columns"
+
+
+def further_tiles_do_not_grow(chain: ChainSpec) -> str | None:
+    """A further GEMM's result takes the registers of the one before.
+
+    Where it was wider, ptxas serialised the wgmmas of both in many chains.
+    """
+    for before, link in pairwise(chain.links[1:]):
+        columns = tile_columns(before.n)
+        if tile_columns(link.n) > columns:
+            return f"N = {link.n} behind the second GEMM's {before.n} columns: at most {columns} are possible"
+    return None
 
 
 def middle_reduces_rows(chain: ChainSpec) -> str | None:
@@ -224,6 +237,7 @@ CHAIN_CONSTRAINTS: tuple[ChainConstraint, ...] = (
     batches_read_tiles,
     sizes_are_aligned,
     rows_fit_a_tile,
+    further_tiles_do_not_grow,
     middle_reduces_rows,
     middle_can_be_deferred,
     vectors_meet_one_factor,
