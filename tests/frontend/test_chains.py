@@ -13,10 +13,8 @@ from torch.utils import _pytree as pytree
 
 import comfuse
 from comfuse import fallbacks, fuse, trace
-from comfuse.frontend import TraceError, chains
 from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec, normalize_chain
-from comfuse.generator.errors import PlanError
 from comfuse.generator.plan.chain import plan_chain
 from comfuse.generator.spec import DType
 from comfuse.reference.accuracy import relative_error
@@ -271,104 +269,6 @@ def test_a_call_launches_the_op_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fallbacks.counts() == {}
 
 
-# --- what it may not be -----------------------------------------------------------------------------------
-
-
-def returns_the_middle(x, w0, w1):
-    h = F.relu(x @ w0.t())
-    return h @ w1.t(), h
-
-
-def returns_a_view_of_it(x, w0, w1):
-    h = F.relu(x @ w0.t())
-    return h @ w1.t(), h.transpose(0, 1)
-
-
-def returns_what_is_ahead_of_it(x, w0, w1):
-    z = x @ w0.t()
-    return F.relu(z) @ w1.t(), z
-
-
-def adds_the_middle(x, w0, w1):
-    h = F.relu(x @ w0.t())
-    return h @ w1.t() + h[..., :1]
-
-
-def gates_by_what_is_ahead(x, w0, w1):
-    z = x @ w0.t()
-    return F.relu(z) @ w1.t() * z.sigmoid().mean(-1, keepdim=True)
-
-
-def squares_it(x, w0):
-    h = F.relu(x[0] @ w0.t())
-    return h @ h.t()
-
-
-def turns_it(x, w0, w1):
-    return F.relu(x @ w0.t()).transpose(0, 1).flatten(0, 1) @ w1.t()
-
-
-def takes_a_part(x, w0, w1):
-    return F.relu(x @ w0.t())[..., :8] @ w1.t()[:8]
-
-
-def folds_rows(x, w0, w1):
-    return F.relu(x[0, :2] @ w0.t()).reshape(1, -1) @ w1
-
-
-def four(x, w0, w1, w2, w3):
-    return F.relu(F.relu(F.relu(x @ w0.t()) @ w1.t()) @ w2.t()) @ w3.t()
-
-
-def third_normed(x, w0, w1, w2):
-    return F.rms_norm(F.relu(x @ w0.t()) @ w1.t(), (OUT,)) @ w2.t()
-
-
-def gated_behind(x, w0, w1, w2):
-    h = F.relu(x @ w0.t())
-    return F.silu(h @ w1.t()) * (h @ w2.t())
-
-
-def batches(x, w0, w1):
-    return torch.bmm(F.relu(torch.bmm(x, w0.mT)), w1.mT)
-
-
-REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...], str, str]] = [
-    (returns_the_middle, (second(),), "mm_1", "relu, computed from mm: relu would have to be stored, as the"),
-    (returns_a_view_of_it, (second(),), "mm_1", "relu would have to be stored, as the function returns it"),
-    (returns_what_is_ahead_of_it, (second(),), "mm_1", "mm would have to be stored, as the function"),
-    (adds_the_middle, (second(),), "mm_1", "relu would have to be stored, as add reads it too"),
-    (gates_by_what_is_ahead, (second(),), "mm_1", "would have to be stored, as sigmoid reads it too"),
-    (squares_it, (), "mm_1", "relu would have to be stored, as mm_1 reads it too"),
-    (turns_it, (second(),), "mm_1", "another order of rows and columns"),
-    (takes_a_part, (second(),), "mm_1", "another order of rows and columns"),
-    (folds_rows, (tensor(2 * H, OUT),), "mm_1", "another order of rows and columns"),
-    (four, (second(H), second(H), second()), "mm_1", "4 links; chains of at most 3 can be one kernel"),
-    (third_normed, (second(), tensor(OUT, OUT)), "mm_1", "between the GEMMs of a chain of more than two"),
-    (gated_behind, (second(), second()), "mm_1", "two products in link 1"),
-    (plain, (second(512),), "mm_1", "N = 512; a tile has to hold whole rows, of at most 256 columns"),
-    (plain, (second(20),), "mm_1", "N = 20 must be a multiple of 8"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("fn, more, node, reason", REFUSED, ids=[case[0].__name__ for case in REFUSED])
-def test_refusals(fn: Callable[..., Any], more: tuple[Any, ...], node: str, reason: str) -> None:
-    with pytest.raises(TraceError, match=reason) as caught:
-        trace(fn, x(), weight(), *more)
-    assert caught.value.node == node
-    assert caught.value.location.startswith(__file__)  # type: ignore[union-attr]
-    assert caught.value.reason.startswith("its left factor is ")
-
-
-def test_what_is_possible_is_the_generator_s_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(chain: ChainSpec) -> ChainSpec:
-        raise PlanError(f"not with H = {chain.links[0].n}")
-
-    monkeypatch.setattr(chains, "check_chain", refuse)
-    with pytest.raises(TraceError, match=f"relu, computed from mm: no kernel takes both: not with H = {H}"):
-        trace(lambda x, w0, w1: F.relu(x @ w0.t()) @ w1.t(), x(), weight(), second())
-
-
 def attention(q, k, v, mask):
     return torch.softmax(q @ k.mT / 8 + mask, -1) @ v
 
@@ -405,13 +305,6 @@ def test_explain_shows_a_kernel_a_link_where_chains_are_turned_off(monkeypatch: 
     assert (found.kernel, found.plan) == (None, None)
     assert "not one: COMFUSE_CHAINS is 0, which turns off kernels of GEMMs back to back" in str(found)
     assert [plan.spec.n for plan in found.stages] == [H, OUT]
-
-
-def test_explain_says_why_it_is_none() -> None:
-    found = comfuse.explain(returns_the_middle, x(), weight(), second())
-    assert found.plan is None
-    assert "not fused: mm_1 (aten.mm.default)" in str(found)
-    assert "relu would have to be stored" in str(found)
 
 
 def test_explain_says_where_a_kernel_a_link_is_faster() -> None:
