@@ -40,7 +40,7 @@ PLANS = {
         Weights("streamed", 2),
     ),
 }
-#: Three GEMMs, of widths that differ: wider and narrower behind, partial in each, all weights on the chip,
+#: Three GEMMs, of widths that differ, partial in each: all weights on the chip,
 #: the first ones, none.
 PLANS |= {
     "three-stay": (
@@ -48,7 +48,7 @@ PLANS |= {
         Weights("resident", 0),
     ),
     "three-first-stays": (
-        ChainCase("three operands", Sizes(72, 200, 136, 72), shape=SHAPES["2x64-b2-shared"]),
+        ChainCase("three operands", Sizes(72, 200, 72, 136), shape=SHAPES["2x64-b2-shared"]),
         Weights("resident_first", 2),
     ),
     "three-streamed": (
