@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from comfuse.generator.ops import AXES, ELEMENTWISE, REDUCTIONS
 from comfuse.generator.passes.graph import Graph, moved, with_outputs
-from comfuse.generator.passes.infer import node_space
 from comfuse.generator.spec import FusedSpec, Node, Space
 
 # A rule sees a node whose inputs are already rewritten and gives the node that replaces it, or None.
@@ -36,11 +35,9 @@ def _rewrite(spec: FusedSpec) -> FusedSpec:
 
 
 def _replace(graph: Graph, node: Node) -> int:
-    space = node_space(node, tuple(graph.spaces[i] for i in node.inputs), graph.operands)
     for rule in (_fold, *RULES.get(node.op, ())):
         replacement = rule(graph, node)
-        # A replacement that varies over less (where(1, a, b) with a scalar) could no longer be stored.
-        if replacement is not None and graph.spaces[replacement] is space:
+        if replacement is not None and graph.stands_for(replacement, node):
             return replacement
     return graph.add(node)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from comfuse.generator.ops import ELEMENTWISE
-from comfuse.generator.passes.infer import node_space
+from comfuse.generator.passes.infer import is_fixed, node_space, reduces_rows
 from comfuse.generator.spec import FusedSpec, Node, Operand, Output, Space
 
 
@@ -20,6 +20,7 @@ class Graph:
         self._index: dict[tuple[object, ...], int] = {}
         self.nodes: list[Node] = []
         self.spaces: list[Space] = []
+        self._over_rows: list[bool] = []
 
     @property
     def n(self) -> int:
@@ -39,11 +40,27 @@ class Graph:
             node = replace(node, operand=node.operand or None)  # the first product has one spelling
         key = _key(node)
         if key not in self._index:
-            inputs = tuple(self.spaces[i] for i in node.inputs)
-            self.spaces.append(node_space(node, inputs, self._source.operands))
+            space, over_rows = self._range(node)
+            self.spaces.append(space)
+            self._over_rows.append(over_rows)
             self.nodes.append(node)
             self._index[key] = len(self.nodes) - 1
         return self._index[key]
+
+    def _range(self, node: Node) -> tuple[Space, bool]:
+        """The space of a node whose inputs are here, and whether it reads a reduction over rows."""
+        space = node_space(node, tuple(self.spaces[i] for i in node.inputs), self.operands)
+        return space, reduces_rows(node, tuple(self._over_rows[i] for i in node.inputs))
+
+    def stands_for(self, index: int, node: Node) -> bool:
+        """Whether what stores ``node`` could store this one instead.
+
+        Not if it varies over less, as ``where(1, a, b)`` with a scalar ``a`` does, nor if it is fixed and
+        ``node`` is not, as ``where(c, a, a)`` with a row operand ``a``.
+        """
+        space, over_rows = self._range(node)
+        here = self.spaces[index]
+        return here is space and is_fixed(here, self._over_rows[index]) is is_fixed(space, over_rows)
 
     def op(self, name: str, op: str, *inputs: int, field: str | None = None) -> int:
         return self.add(Node(name, op, inputs, field=field))

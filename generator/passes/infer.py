@@ -26,10 +26,12 @@ def infer(spec: FusedSpec) -> FusedSpec:
             strides or heads but is not (M, N), or it is (N,) or () and the same whatever the GEMM gives.
     """
     all_spaces = spaces(spec)
-    reads_all_rows = _reads_all_rows(spec)
+    over_rows: list[bool] = []
+    for node in spec.nodes:
+        over_rows.append(reduces_rows(node, tuple(over_rows[i] for i in node.inputs)))
     for output in spec.outputs:
         space = all_spaces[output.node]
-        if space in (Space.ROW, Space.SCALAR) and not reads_all_rows[output.node]:
+        if is_fixed(space, over_rows[output.node]):
             raise SpecError(
                 output.name,
                 f"a {space.value} value that reads no col_ or full_ reduction does not depend on the rows of"
@@ -42,13 +44,15 @@ def infer(spec: FusedSpec) -> FusedSpec:
     return spec
 
 
-def _reads_all_rows(spec: FusedSpec) -> list[bool]:
-    """For each node, whether it reads a reduction over rows."""
-    result: list[bool] = []
-    for node in spec.nodes:
-        over_rows = node.op in REDUCTIONS and REDUCTIONS[node.op].axis in ("col", "full")
-        result.append(over_rows or any(result[i] for i in node.inputs))
-    return result
+def reduces_rows(node: Node, inputs: tuple[bool, ...]) -> bool:
+    """Whether a node is, or reads, a reduction over rows; ``inputs`` says so of what it reads."""
+    over_rows = node.op in REDUCTIONS and REDUCTIONS[node.op].axis in ("col", "full")
+    return over_rows or any(inputs)
+
+
+def is_fixed(space: Space, over_rows: bool) -> bool:
+    """Whether a value is the same whatever the GEMM gives: (N,) or () without a reduction over rows."""
+    return space in (Space.ROW, Space.SCALAR) and not over_rows
 
 
 @lru_cache(maxsize=256)

@@ -123,6 +123,17 @@ def test_a_replacement_never_narrows_what_is_stored() -> None:
     assert "where" in ops(normalize(b.spec()))
 
 
+def test_a_replacement_never_cuts_a_stored_vector_off_the_gemm() -> None:
+    """Both branches are one row vector, but only the choice depends on the rows of the GEMM."""
+    b = SpecBuilder(64, 64, BF16)
+    condition = b.op("col_sum", b.gemm())
+    row = b.load("r", Space.ROW, BF16)
+    b.output("y", b.op("where", condition, row, row), BF16)
+    once = normalize(b.spec())
+    assert normalize(once) == once
+    assert ops(once) == ["gemm", "col_sum", "load", "where"]
+
+
 def load(b: SpecBuilder, name: str, space: Space) -> int:
     return b.load(name, space, DType.FP32)
 
