@@ -6,19 +6,14 @@ verified against float64 on a few heads, then timed side by side in one process.
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from bench import report
-from bench.ahead import build_all
-from bench.environment import ROOT, header
+from bench import cases
 from comfuse.generator import catalog
 from comfuse.generator.emit import emit_chain
 from comfuse.generator.plan.chain import ChainPlan, chain_candidates
@@ -177,26 +172,15 @@ def table(records: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.attention", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument(
-        "--cases", nargs="+", default=[c.name for c in CASES], choices=[c.name for c in CASES]
+    options = cases.parser("attention", __doc__, CASES).parse_args()
+    return cases.run(
+        "attention",
+        CASES,
+        options,
+        sources=lambda case: map(emit_chain, plans(case)),
+        measure=lambda case: measure(case, options.rounds),
+        table=table,
     )
-    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
-    options = parser.parse_args()
-    # A fallback would be timed under ComFuse's name.
-    os.environ["COMFUSE_STRICT"] = "1"
-    results = report.Results(options.output, header("attention", rounds=options.rounds))
-    records = []
-    cases = [c for c in CASES if c.name in options.cases]
-    with report.interruptible():
-        build_all(emit_chain(plan) for case in cases for plan in plans(case))
-        for case in cases:
-            for new in measure(case, options.rounds):
-                results.add(new)
-                records.append(new)
-    print(f"\n{table(records)}\nrows: {results.path}")
-    return 1 if any("failure" in r for r in records) else 0
 
 
 if __name__ == "__main__":

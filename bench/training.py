@@ -8,20 +8,16 @@ by side in one process.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from bench import report
-from bench.ahead import build_all
-from bench.environment import ROOT, header
+from bench import cases
 from comfuse.generator import catalog
 from comfuse.generator.emit import emit
 from comfuse.generator.plan import KernelPlan, candidates
@@ -285,31 +281,18 @@ def table(records: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.training", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser = cases.parser("training", __doc__, CASES)
     parser.add_argument("--backward", action="store_true", help="only what comes before the backward's GEMMs")
-    parser.add_argument(
-        "--cases", nargs="+", default=[c.name for c in CASES], choices=[c.name for c in CASES]
-    )
-    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
     options = parser.parse_args()
-    # A fallback would be timed under ComFuse's name.
-    os.environ["COMFUSE_STRICT"] = "1"
-    results = report.Results(options.output, header("training", rounds=options.rounds))
-    records = []
-    cases = [c for c in CASES if c.name in options.cases]
-    with report.interruptible():
-        build_all(emit(plan) for case in cases for plan in plans(case))
-        for case in cases:
-            p = case.predicted
-            print(
-                f"{case.name}: predicted beside the GEMMs kept {p.kept:.0f} us, anew {p.anew:.0f} us: {p.way}"
-            )
-            for new in measure(case, options.rounds, backward=options.backward):
-                results.add(new)
-                records.append(new)
-    print(f"\n{table(records)}\nrows: {results.path}")
-    return 1 if any("failure" in r for r in records) else 0
+
+    def measured(case: Case) -> list[dict[str, Any]]:
+        p = case.predicted
+        print(f"{case.name}: predicted beside the GEMMs kept {p.kept:.0f} us, anew {p.anew:.0f} us: {p.way}")
+        return measure(case, options.rounds, backward=options.backward)
+
+    return cases.run(
+        "training", CASES, options, sources=lambda case: map(emit, plans(case)), measure=measured, table=table
+    )
 
 
 if __name__ == "__main__":

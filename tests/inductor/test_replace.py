@@ -20,26 +20,11 @@ from comfuse.inductor.lowerer import lowered
 from comfuse.inductor.merge import merge_views
 from comfuse.inductor.replace import replace
 from tests.inductor.interpreted import interpreted
+from tests.inductor.regions import behind, products
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
 Change = Callable[[Graph], None]
-
-
-def behind(graph: Graph, *anchors: Node) -> Candidate:
-    """The anchors and all that depends on them."""
-    inside: dict[Node, None] = {}
-    for node in graph.nodes:
-        depends = node.op == "call_function" and any(i in inside for i in node.all_input_nodes)
-        if node in anchors or (depends and node.target is not aten.copy_.default):
-            inside[node] = None
-    inputs = dict.fromkeys(i for node in inside for i in node.all_input_nodes if i not in inside)
-    outputs = tuple(node for node in inside if any(user not in inside for user in node.users))
-    return Candidate(anchors, tuple(inside), tuple(inputs), outputs)
-
-
-def products(graph: Graph) -> list[Node]:
-    return [node for node in graph.nodes if node.target in FACTORS]
 
 
 def replace_last(graph: Graph) -> None:
