@@ -42,7 +42,7 @@ def run(
     measure: Callable[[Case], Iterable[Record]],
     table: Callable[[list[Record]], str],
 ) -> int:
-    """Builds the kernels of the chosen cases, then measures case by case and keeps the rows; 1 if any failed."""
+    """Builds the kernels of the chosen cases, measures each and keeps its rows at once; 1 if any failed."""
     # A fallback would be timed under ComFuse's name.
     os.environ["COMFUSE_STRICT"] = "1"
     results = report.Results(options.output, header(experiment, rounds=options.rounds))

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch.fx import Graph, Node
 
 from comfuse.frontend.errors import TraceError
-from comfuse.frontend.gemm import FACTORS
 from comfuse.inductor import replace as module
 from comfuse.inductor.candidate import Candidate
 from comfuse.inductor.lowerer import lowered
