@@ -14,6 +14,10 @@ def sigmoid(x: float) -> float:
     return 1.0 / (1.0 + exp(-x))
 
 
+def normal_cdf(x: float) -> float:
+    return 0.5 * math.erfc(-x * math.sqrt(0.5))
+
+
 def softplus(x: float) -> float:
     return maximum(x, 0.0) + math.log1p(exp(-abs(x)))
 
@@ -31,7 +35,7 @@ def elu(x: float, alpha: float) -> float:
 
 
 def gelu(x: float) -> float:
-    return x * _normal_cdf(x)
+    return x * normal_cdf(x)
 
 
 def gelu_tanh(x: float) -> float:
@@ -63,8 +67,12 @@ def hardswish(x: float) -> float:
 
 
 def gelu_backward(grad: float, x: float) -> float:
+    return gelu_backward_of_cdf(grad, x, normal_cdf(x))
+
+
+def gelu_backward_of_cdf(grad: float, x: float, cdf: float) -> float:
     density = exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
-    return grad * (_normal_cdf(x) + x * density)
+    return grad * (cdf + x * density)
 
 
 def gelu_tanh_backward(grad: float, x: float) -> float:
@@ -106,7 +114,3 @@ _GELU_TANH = math.sqrt(2.0 / math.pi)
 
 def _twice_u(x: float) -> float:
     return 2.0 * _GELU_TANH * x * (1.0 + 0.044715 * x * x)
-
-
-def _normal_cdf(x: float) -> float:
-    return 0.5 * math.erfc(-x * math.sqrt(0.5))

@@ -94,6 +94,7 @@ _GELU = "relative 6e-6 for |x| < 5, absolute 1e-9 beyond"
 
 _ACTIVATIONS = (
     Elementwise("sigmoid", 1, act.sigmoid, 6, precision=_SIGMOID),
+    Elementwise("normal_cdf", 1, act.normal_cdf, 13, precision=_GELU),
     Elementwise("softplus", 1, act.softplus, 24),
     Elementwise("relu", 1, act.relu, 1, precision=_EXACT),
     Elementwise(
@@ -138,9 +139,22 @@ _FAST = (
         "gelu_tanh_of_double", 1, lambda h: act.gelu_tanh(2.0 * h), 6,
         precision="absolute 9e-6 |h|; relative 3e-4 where h > -1.6",
     ),
-    Elementwise("fast_gelu_backward", 2, act.gelu_backward, 12, precision="absolute 1.3e-4 |grad|"),
-    Elementwise("fast_gelu_tanh_backward", 2, act.gelu_tanh_backward, 12, precision="absolute 2e-5 |grad|"),
-    Elementwise("fast_silu_backward", 2, act.silu_backward, 8, precision="absolute 2e-5 |grad|"),
+    Elementwise(
+        "gelu_backward_of_double", 2, lambda grad, h: act.gelu_backward(grad, 2.0 * h), 11,
+        precision="absolute 1.3e-4 |grad|",
+    ),
+    Elementwise(
+        "gelu_tanh_backward_of_double", 2, lambda grad, h: act.gelu_tanh_backward(grad, 2.0 * h), 11,
+        precision="absolute 2e-5 |grad|",
+    ),
+    Elementwise(
+        "silu_backward_of_double", 2, lambda grad, h: act.silu_backward(grad, 2.0 * h), 7,
+        precision="absolute 2e-5 |grad|",
+    ),
+    # No tanh: what GELU has computed already.
+    Elementwise(
+        "gelu_backward_of_cdf", 3, act.gelu_backward_of_cdf, 7, precision="absolute 9e-5 |grad|",
+    ),
 )  # fmt: skip
 
 # The gradient comes first, as in aten.  sigmoid_backward and tanh_backward read the function's output.

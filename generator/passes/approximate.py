@@ -1,11 +1,15 @@
 """Takes faster activations where results are rounded to bfloat16, or to less, before anyone sees them.
 
-    silu(x)           ->  silu_of_double(x / 2)             and so on
-    tanh(x)           ->  fast_tanh(x)
-    gelu_backward(..) ->  fast_gelu_backward(..)            and so on
-    gelu(x)           ->  2 half_gelu_of_quadruple(x / 4)   only what is handed on to a GEMM
+    silu(x)               ->  silu_of_double(x / 2)               and so on
+    silu_backward(g, x)   ->  silu_backward_of_double(g, x / 2)   and so on
+    tanh(x)               ->  fast_tanh(x)
+    gelu(x)               ->  2 half_gelu_of_quadruple(x / 4)     only what is handed on to a GEMM
 
 One instruction of the special function unit an element instead of two, which is what such an element costs.
+Beside a GELU that stays exact its derivative needs none:
+
+    gelu(x), gelu_backward(g, x)  ->  x p, gelu_backward_of_cdf(g, x, p)   with p = normal_cdf(x)
+
 Their error is small beside a rounding to bfloat16, but for large negative arguments, whose small results
 have an absolute error only.  So only where nothing magnifies what is small: what reads them, up to the
 outputs, are sums and products.  GELU is small sooner than the others: nobody may look at its elements.
@@ -21,11 +25,14 @@ from comfuse.generator.passes.graph import Graph, moved, with_outputs
 from comfuse.generator.passes.infer import spaces
 from comfuse.generator.spec import DType, FusedSpec, Node, Space
 
+_HOW = {"gelu_backward_of_cdf": "by what its GELU computes"}  # other than by tanh.approx
 _ROUNDED = (DType.BF16, DType.E4M3, DType.E5M2)
 _KEEPS = ("add", "sub", "mul", "neg")  # what passes an absolute error as large as it is; so do sums
 _MAGNIFIES = ("div", "reciprocal", "rsqrt", "exp", "exp2", "expm1", "pow", "tan")
-_OF_HALF = ("sigmoid", "silu", "quick_gelu", "gelu_tanh")
-_AS_IT_IS = ("tanh", "gelu_backward", "gelu_tanh_backward", "silu_backward")
+# The argument that is halved comes last.
+_OF_HALF = (
+    "sigmoid", "silu", "quick_gelu", "gelu_tanh", "silu_backward", "gelu_backward", "gelu_tanh_backward",
+)  # fmt: skip
 
 
 def approximate(spec: FusedSpec) -> FusedSpec:
@@ -59,7 +66,7 @@ def multiplied(spec: FusedSpec, factor: float) -> FusedSpec:
 def approximated(spec: FusedSpec) -> tuple[str, ...]:
     """For the decisions of a plan: what of its program :func:`approximate` replaced."""
     return tuple(
-        f"{node.name}: by tanh.approx, as results are rounded to 8 bits or fewer"
+        f"{node.name}: {_HOW.get(node.op, 'by tanh.approx')}, as results are rounded to 8 bits or fewer"
         for node in spec.nodes
         if node.op in FAST
     )
@@ -73,25 +80,45 @@ class _Rewriter:
         self._place: list[int] = []
         self._factors: dict[int, float] = {}  # of a node of the spec: what its place is still to be times
         self._parts: dict[tuple[int, float], int] = {}
+        self._read_exactly = _read_exactly(spec)
+        # What GELU and its derivative both read, where GELU stays as it is and its derivative need not.
+        gelus = {node.inputs[0] for node in spec.nodes if node.op == "gelu" and not handed_on}
+        self._shared = gelus & {
+            node.inputs[-1]
+            for i, node in enumerate(spec.nodes)
+            if node.op == "gelu_backward" and i not in self._read_exactly
+        }
 
     def run(self) -> FusedSpec:
-        exact = _read_exactly(self.spec)
         for i, node in enumerate(self.spec.nodes):
-            self._place.append(self._exact(i) if i in exact else self._fast(i, node))
+            self._place.append(self._replacement(i, node))
         if self.handed_on:
             self.factor = self._factors.get(self.spec.outputs[0].node, 1.0)
         return self.graph.spec(with_outputs(self.spec, self._place))
 
+    def _replacement(self, i: int, node: Node) -> int:
+        if node.op == "gelu" and node.inputs[0] in self._shared:
+            x = self._whole(node.inputs[0])
+            return self.graph.op(node.name, "mul", x, self._cdf(x))
+        return self._exact(i) if i in self._read_exactly else self._fast(i, node)
+
+    def _cdf(self, x: int) -> int:
+        return self.graph.op(f"cdf_of_{self.graph.nodes[x].name}", "normal_cdf", x)
+
     def _fast(self, i: int, node: Node) -> int:
         graph = self.graph
+        if node.op == "gelu_backward" and node.inputs[1] in self._shared:
+            grad, x = (self._whole(j) for j in node.inputs)
+            return graph.op(node.name, "gelu_backward_of_cdf", grad, x, self._cdf(x))
         if node.op in _OF_HALF:
-            return graph.op(node.name, f"{node.op}_of_double", self._part(self._whole(node.inputs[0]), 0.5))
+            *others, x = (self._whole(j) for j in node.inputs)
+            return graph.op(node.name, f"{node.op}_of_double", *others, self._part(x, 0.5))
         if node.op == "gelu" and self.handed_on:
             self._factors[i] = 2.0
             x = self._part(self._whole(node.inputs[0]), 0.25)
             return graph.op(node.name, "half_gelu_of_quadruple", x)
-        if node.op in _AS_IT_IS:
-            return graph.op(node.name, f"fast_{node.op}", *(self._whole(j) for j in node.inputs))
+        if node.op == "tanh":
+            return graph.op(node.name, "fast_tanh", self._whole(node.inputs[0]))
         if node.op in ("mul", "neg"):
             factors = [self._factors[j] for j in node.inputs if j in self._factors]
             if factors:

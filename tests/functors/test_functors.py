@@ -20,7 +20,7 @@ SMALLEST, LARGEST = 2.0**-126, 3.4e38  # normal float32
 
 # Largest error, where it is not a few float32 ulp (one is 2^-24 = 6e-8); see the headers.
 RELATIVE = {
-    **dict.fromkeys(("gelu", "gelu_tanh"), 8e-6),
+    **dict.fromkeys(("gelu", "gelu_tanh", "normal_cdf"), 8e-6),
     **dict.fromkeys(("exp", "silu", "sigmoid", "softplus", "quick_gelu", "softplus_backward", "mish"), 1e-5),
 }
 DEFAULT_RELATIVE = 4e-7
@@ -32,13 +32,18 @@ OF_GRADIENT = {
     "mish_backward": 1e-5,
     "hardswish_backward": 1e-7,
     "tanh_backward": 1.2e-7,
-    "fast_gelu_backward": 1.3e-4,
-    "fast_gelu_tanh_backward": 2e-5,
-    "fast_silu_backward": 2e-5,
+    "gelu_backward_of_double": 1.3e-4,
+    "gelu_tanh_backward_of_double": 2e-5,
+    "silu_backward_of_double": 2e-5,
+    "gelu_backward_of_cdf": 9e-5,
 }
 # As a part of the argument, where 1 + tanh cancels; with the host's tanh.
 OF_ARGUMENT = dict.fromkeys(("silu_of_double", "quick_gelu_of_double", "gelu_tanh_of_double"), 2.0**-22)
-ABSOLUTE = {"gelu": 1e-9, "gelu_tanh": 1e-9, "sigmoid_of_double": 2.0**-23, "half_gelu_of_quadruple": 1.3e-5}
+ABSOLUTE = {
+    **dict.fromkeys(("gelu", "gelu_tanh", "normal_cdf"), 1e-9),
+    "sigmoid_of_double": 2.0**-23,
+    "half_gelu_of_quadruple": 1.3e-5,
+}
 ARITY = {name: op.arity for name, op in ELEMENTWISE.items()}
 
 
@@ -138,7 +143,7 @@ def check(name: str, got: np.ndarray, exact: np.ndarray, *inputs: np.ndarray) ->
     fine |= np.isinf(got) & (np.abs(exact) > LARGEST) & (np.sign(got) == np.sign(exact))
     if name in OF_GRADIENT:
         # inf times a derivative that float32 takes for zero; tanh.approx does from 1e-6 on.
-        derivative = expected(name, np.ones_like(inputs[0]), inputs[1])
+        derivative = expected(name, np.ones_like(inputs[0]), *inputs[1:])
         zero = 1e-6 if name in FAST else SMALLEST
         fine |= np.isnan(got) & np.isinf(inputs[0]) & (np.abs(derivative) < zero)
     bad = np.flatnonzero(~fine)
@@ -168,10 +173,21 @@ def test_binary(name: str, functors: Callable[..., np.ndarray]) -> None:
         check(name, functors(name, a, b), expected(name, a, b), a, b)
 
 
-@pytest.mark.parametrize("name", [name for name, arity in ARITY.items() if arity == 3])
-def test_ternary(name: str, functors: Callable[..., np.ndarray]) -> None:
+def test_where(functors: Callable[..., np.ndarray]) -> None:
     a, b, c = (g.ravel() for g in np.meshgrid(SPECIAL, SPECIAL, SPECIAL))
-    check(name, functors(name, a, b, c), expected(name, a, b, c), a, b, c)
+    check("where", functors("where", a, b, c), expected("where", a, b, c), a, b, c)
+
+
+def test_gelu_backward_of_what_gelu_computes(functors: Callable[..., np.ndarray]) -> None:
+    rng = np.random.default_rng(2)
+    for grad, x in (
+        (np.ones(240_001, np.float32), np.linspace(-12, 12, 240_001).astype(np.float32)),
+        (rng.permutation(values()), values()),
+        tuple(g.ravel() for g in np.meshgrid(SPECIAL, SPECIAL)),
+    ):
+        got = functors("gelu_backward_of_cdf", grad, x, functors("normal_cdf", x))
+        exact = expected("gelu_backward", grad, x)
+        check("gelu_backward_of_cdf", got, exact, grad, x, expected("normal_cdf", x))
 
 
 NOT_A_NUMBER_OUT = [name for name, op in ELEMENTWISE.items() if op.nan == PROPAGATES and op.arity == 1]

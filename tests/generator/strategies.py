@@ -33,6 +33,7 @@ TAME = (
     "gelu",
     "silu",
     "silu_backward",
+    "gelu_backward",
     "hardswish",
     "where",
     "gt",

@@ -55,6 +55,47 @@ def test_every_activation_of_one_tanh_is_replaced_in_bfloat16(name: str) -> None
     assert approximate(in_fp16) == in_fp16
 
 
+def gradient(name: str, dtype: DType = BF16, kept: DType = BF16) -> FusedSpec:
+    """An activation of the first product, and its derivative times the second."""
+    b = program(lambda b, x: b.op(f"{name}_backward", b.gemm(1), x, name="d"), dtype)
+    x = next(i for i, node in enumerate(b.spec().nodes) if node.op == "add")
+    b.output("middle", b.op(name, x, name="middle"), kept)
+    return b.spec()
+
+
+@pytest.mark.parametrize("name", ["silu", "gelu_tanh"])
+def test_an_activation_and_its_derivative_share_their_argument(name: str) -> None:
+    """So that the compiler takes one tanh for both."""
+    spec = approximate(gradient(name))
+    assert sorted(fast(spec)) == [f"{name}_backward_of_double", f"{name}_of_double"]
+    d, middle = (node for node in spec.nodes if node.op in FAST)
+    assert d.inputs[-1] == middle.inputs[0]
+
+
+def test_the_derivative_of_gelu_reads_what_an_exact_gelu_computes() -> None:
+    for kept in (BF16, FP32):
+        spec = approximate(gradient("gelu", kept=kept))
+        assert [node.op for node in spec.nodes if node.name in ("d", "middle")] == [
+            "gelu_backward_of_cdf",
+            "mul",
+        ]
+        d, middle = (next(node for node in spec.nodes if node.name == name) for name in ("d", "middle"))
+        assert d.inputs[1:] == middle.inputs
+        assert spec.nodes[middle.inputs[1]].op == "normal_cdf"
+
+
+def test_each_goes_alone_without_the_other() -> None:
+    alone = program(lambda b, x: b.op("gelu_backward", b.gemm(1), x)).spec()
+    assert fast(approximate(alone)) == ["gelu_backward_of_double"]
+    in_fp16 = gradient("gelu", FP16, FP16)
+    assert approximate(in_fp16) == in_fp16
+
+    def of_others(b: SpecBuilder, x: int) -> int:
+        return b.op("add", b.op("gelu", b.gemm(1)), b.op("gelu_backward", b.gemm(1), x))
+
+    assert fast(approximate(program(of_others).spec())) == ["gelu_backward_of_double"]
+
+
 @pytest.mark.parametrize(
     "build",
     [

@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_128x64x64_c1x2_pingpong_a759c9dc
+// cf_sm90_gemm_bf16_128x64x64_c1x2_pingpong_d1ee5766
 //   pre = a0 @ b0.T + bias
 //   d_pre = silu_backward(a1 @ b1.T, pre)
 //   middle = silu(pre)
@@ -13,11 +13,12 @@ using bias = cf::RowVector<0, cf::bf16>;
 using half = cf::Imm<0x3f000000>;  // 0.5
 
 // phase 0
-using d_pre = cf::FastSiluBackward<cf::Product<1>, cf::Add<cf::Product<0>, bias>>;
+using part_of_pre = cf::Add<cf::Mul<cf::Product<0>, half>, cf::Mul<bias, half>>;
+using d_pre = cf::SiluBackwardOfDouble<cf::Product<1>, part_of_pre>;
 using sums = cf::ColReduce<0, cf::Sum, d_pre>;
-using middle = cf::SiluOfDouble<cf::Add<cf::Mul<cf::Product<0>, half>, cf::Mul<bias, half>>>;
+using middle = cf::SiluOfDouble<part_of_pre>;
 using Phase0 =
-    cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<d_pre>,
+    cf::Phase<cf::Tiles<>, cf::Columns<>, cf::Lets<part_of_pre, d_pre>,
               cf::Effects<sums, cf::TileStore<0, cf::bf16, d_pre>, cf::TileStore<1, cf::bf16, middle>>>;
 
 // by the last tile of each block of columns
@@ -28,4 +29,4 @@ using Gemms = cf::TwoGemms<cf::bf16, /*N=*/512, cf::Majors<cf::KMajor, cf::KMajo
 using Kernel = cf::sm90::FusedGemm<Gemms, cf::Pingpong<128, 64, 64>, cf::Cluster<1, 2>, cf::Stages<8>,
                                    cf::TileSlots<0>, cf::Operands<bias>, cf::Program<Phase0, ColTail>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x64x64_c1x2_pingpong_a759c9dc, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x64x64_c1x2_pingpong_d1ee5766, program::Kernel)

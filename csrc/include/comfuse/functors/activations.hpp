@@ -10,6 +10,9 @@ namespace fn {
 struct Sigmoid {
   static CF_HD float apply(float x) { return detail::sigmoid_of_scaled(x * detail::kLog2E); }
 };
+struct NormalCdf {
+  static CF_HD float apply(float x) { return detail::normal_cdf(x); }
+};
 struct Relu {
   static CF_HD float apply(float x) { return detail::max_nan(x, 0.0f); }
 };
@@ -78,10 +81,7 @@ struct HalfGeluOfQuadruple {
   }
 };
 struct GeluTanhOfDouble {
-  static CF_HD float apply(float h) {
-    float const u = h * (detail::kGeluTanhOfHalf + detail::kGeluTanhOfHalfCubic * (h * h));
-    return h * detail::tanh_approx(u) + h;
-  }
+  static CF_HD float apply(float h) { return h * detail::tanh_approx(detail::gelu_tanh_of_double(h)) + h; }
 };
 
 }  // namespace fn

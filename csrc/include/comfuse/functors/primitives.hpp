@@ -99,8 +99,9 @@ CF_HD float fast_derivative(float grad, float h, float t, float slope) {
   return grad * (((1.0f - t * t) * h * slope + t) * 0.5f + 0.5f);
 }
 
-// u of GELU's tanh form as h (kGeluTanhOfHalf + kGeluTanhOfHalfCubic h^2), where x = 2 h.
+// u of GELU's tanh form, where x = 2 h.
 constexpr float kGeluTanhOfHalf = 2.0f * 0.79788456f, kGeluTanhOfHalfCubic = 8.0f * 0.79788456f * 0.044715f;
+CF_HD float gelu_tanh_of_double(float h) { return h * (kGeluTanhOfHalf + kGeluTanhOfHalfCubic * (h * h)); }
 
 // 2 sqrt(2 / pi) log2(e): GELU's tanh form is x sigmoid(2 u), and 2 u log2(e) = kGeluTanh (x + 0.044715 x^3).
 constexpr float kGeluTanh = 2.0f * 0.7978845608028654f * kLog2E, kGeluTanhCubic = kGeluTanh * 0.044715f;
