@@ -75,20 +75,20 @@ class Code:
             for i in range(len(self.opcodes))
         ]
 
+    def _loop(self, i: int) -> tuple[int, int]:
+        """The end and the beginning of the innermost loop around an instruction."""
+        around = [(end, n) for end, follows in enumerate(self.next) for n in follows if n <= i < end]
+        return min(around, key=lambda edge: edge[0] - edge[1])
+
     def epilogue(self) -> list[str]:
-        """The shortest way from the end of the loop over K back to its beginning.
+        """The shortest way from the end of the last loop over K back to the beginning of the first.
 
         On it no wait spins, and what may be branched around (not: predicated) is left out.
         """
         products = [i for i, opcode in enumerate(self.opcodes) if opcode == _PRODUCT]
-        around = [
-            (i, n)
-            for i, follows in enumerate(self.next)
-            for n in follows
-            if n <= products[0] <= products[-1] < i
-        ]
-        end, begin = min(around, key=lambda edge: edge[0] - edge[1])
-        start = [n for n in self.next[end] if n != begin]
+        _, begin = self._loop(products[0])
+        end, begin_of_last = self._loop(products[-1])  # another one, where each product has an A of its own
+        start = [n for n in self.next[end] if n != begin_of_last]
         came_from = dict.fromkeys(start, -1)
         queue = deque(start)
         while begin not in came_from:

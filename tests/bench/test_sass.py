@@ -32,6 +32,17 @@ def test_the_epilogue_is_the_shortest_way_around_the_loop_over_k() -> None:
     assert Code(LISTING).epilogue() == ["FFMA", "SYNCS", "BRA", "MUFU", "STG", "BRA", "IADD3"]
 
 
+def test_two_loops_over_k() -> None:
+    """The second product's own, behind which the epilogue begins; before the first one it ends."""
+    second = """.L_k2:
+        /*0048*/                   HGMMA.64x128x16.F32.BF16 R88, gdesc[UR4], R88 ;
+        /*004c*/               @P0 BRA `(.L_k2) ;
+"""
+    first, rest = LISTING.split("        /*0050*/")
+    two = Code(f"{first}        /*0044*/                   MOV R9, R8 ;\n{second}        /*0050*/{rest}")
+    assert two.epilogue() == Code(LISTING).epilogue()
+
+
 def test_an_opcode_is_of_one_class() -> None:
     opcodes = [opcode for of_class in CLASSES.values() for opcode in of_class]
     assert len(opcodes) == len(set(opcodes))
