@@ -34,6 +34,11 @@ class Pair:
     middle: Node
 
     @property
+    def parts(self) -> tuple[Candidate, ...]:
+        """Of both, those that are no chains."""
+        return (*_links(self.first), *_links(self.second))
+
+    @property
     def saved(self) -> int:
         """The bytes that are neither stored nor loaded where the middle stays on the chip."""
         return 2 * bytes_of(self.middle)
@@ -48,7 +53,7 @@ class Pair:
             inputs=tuple(dict.fromkeys(i for node in nodes for i in node.all_input_nodes if i not in inside)),
             outputs=self.second.outputs,
             stopped=self.second.stopped,
-            links=(*_links(self.first), *_links(self.second)),
+            links=self.parts,
         )
 
     def _readers(self) -> tuple[Node, ...]:
@@ -96,29 +101,37 @@ def join(parts: Sequence[Candidate], order: Order, policy: Policy) -> tuple[list
     """The chains among parts that do not overlap, those that save most first; none holds a part twice.
 
     One that does not become a kernel is none, so that it keeps its parts from no other.  A chain takes on
-    what comes ahead of it or behind it where all of that is a kernel that pays.
+    what comes ahead of it or behind it where all of that is a kernel that pays; so does one that alone does
+    not pay.
 
     Returns:
         The chains; and for GEMMs that are in none, by name, why not.
     """
     found: list[Candidate] = []
+    short: list[Candidate] = []  # what alone is no kernel that pays
     reasons: dict[str, str] = {}
     for pair in _pairs(parts):
-        holders = [c for c in found if pair.first in c.links or pair.second in c.links]
-        reason = pair.stored()
+        holders = _holders(found, pair)
+        tried, reason = pair, pair.stored()
         if not reason and holders:
             longer = _longer(pair, holders)
+            tried = pair if longer is None else longer
             refused = "" if longer is None else longer.refused(order, policy)
-            pair = pair if longer is None else longer
             if longer is None or refused:
                 one = " and ".join(f"{_names(c.anchors)} are one" for c in holders)
                 reason = f"{one}; {refused}" if refused else one
         elif not reason:
             reason = pair.refused(order, policy)
+            if reason:
+                neighbours = [_longer(pair, [chain]) for chain in _holders(short, pair)]
+                free = [p for p in neighbours if p is not None and not _holders(found, p)]
+                paying = next((p for p in free if not p.refused(order, policy)), None)
+                short.append(pair.joined(order))
+                tried, reason = (pair, reason) if paying is None else (paying, "")
         if reason:
-            reasons |= apart((pair.first, pair.second), reason)
+            reasons |= apart((tried.first, tried.second), reason)
         else:
-            found = [c for c in found if c not in holders] + [pair.joined(order)]
+            found = [c for c in found if c not in holders] + [tried.joined(order)]
     inside = {anchor.name for chain in found for anchor in chain.anchors}
     return found, {name: reason for name, reason in reasons.items() if name not in inside}
 
@@ -130,6 +143,11 @@ def apart(parts: Sequence[Candidate], reason: str) -> dict[str, str]:
         for part in parts
         for anchor in part.anchors
     }
+
+
+def _holders(chains: Iterable[Candidate], pair: Pair) -> list[Candidate]:
+    """The chains that hold a part of it."""
+    return [chain for chain in chains if any(part in chain.links for part in pair.parts)]
 
 
 def _longer(pair: Pair, holders: Iterable[Candidate]) -> Pair | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import comfuse
 from comfuse import fallbacks
 from comfuse.generator.chain import ChainSpec
-from comfuse.inductor import log, measured
+from comfuse.inductor import choose, log, measured
 from comfuse.inductor.entrances import enable
 from comfuse.inductor.hook import ComFusePass
 from comfuse.inductor.lowerer import lowered
@@ -203,6 +204,22 @@ def test_a_part_in_one_chain_alone() -> None:
     )
     assert "4 links; chains of at most 3 can be one kernel" in graph.candidates[0].apart
     assert graph.candidates[1].apart == ""
+
+
+@pytest.mark.parametrize("widths", [(D, D, D), (H, D, D), (D, H, D)])
+def test_three_pay_where_no_two_do(widths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x: Tensor, w0: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
+        return F.relu(F.relu(F.relu(x @ w0.t()) @ w1.t()) @ w2.t())
+
+    def verdict(part: Any, policy: Policy) -> Any:
+        result = choose_verdict(part, policy)
+        short = len(part.candidate.anchors) == 2
+        return dataclasses.replace(result, fused=False, reason="too short") if short else result
+
+    choose_verdict = choose.verdict
+    monkeypatch.setattr(choose, "verdict", verdict)
+    graph = the_only(found(program, rows(ROWS), *weights(*widths)))
+    assert list(graph.regions) == ["mm+mm_1+mm_2"]
 
 
 def test_a_third_that_does_not_fit_is_left() -> None:
