@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from comfuse.generator.phases import PhaseProgram, axis
 from comfuse.generator.plan import cost, memory
 from comfuse.generator.plan.gpus import Gpu
-from comfuse.generator.plan.kernel_plan import SCHEDULES, TileShape
+from comfuse.generator.plan.kernel_plan import SCHEDULES, SHAPES, TileShape
 from comfuse.generator.plan.registers import registers
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
 
@@ -24,7 +24,17 @@ MAX_FACTORS = 3  # beside A
 ALIGNMENT = 8  # elements: rows of 16-bit factors start at multiples of 16 bytes
 BLOCK = 64  # rows of a factor that is contiguous along them
 WIDE = 256  # columns of one wgmma, and of one box of TMA
-GROUPS = (32, 64, 128, 256)  # columns of a group; each lies within one tile
+# Columns of a group: whole pieces, so that each lies within one tile of some width.
+GROUPS = tuple(
+    sorted(
+        {
+            g
+            for s in SHAPES
+            for g in range(memory.PIECE_COLUMNS, s.tile_n + 1, memory.PIECE_COLUMNS)
+            if s.tile_n % g == 0
+        }
+    )
+)
 
 
 @dataclass(frozen=True)

@@ -248,7 +248,7 @@ def layouts(**keywords: Any) -> ChainSpec:
         ),
         (
             with_last(lambda b, x: b.output("sums", b.op("group_sum", x, name="sums"), FP32), group=16),
-            "sums: groups of 16 columns of N = 64; groups of 32, 64, 128, 256 are possible",
+            "sums: groups of 16 columns of N = 64; groups of 32, 64, 96,",
         ),
         (with_operands(16, Space.ROW), "17 tensor operands, at most 16 are possible"),
         (with_operands(17, Space.SCALAR), "17 scalars, at most 16 are possible"),

@@ -22,6 +22,7 @@ from comfuse.generator.plan import (
     plan,
     row_limits,
 )
+from comfuse.generator.plan.constraints import GROUPS
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
 from comfuse.generator.stages import stages, whole
 
@@ -99,9 +100,14 @@ def grouped(n: int, group: int, products: int = 1) -> FusedSpec:
     return b.spec()
 
 
-@pytest.mark.parametrize("group", [32, 64, 128, 256])
+def test_groups_are_of_whole_pieces_of_some_tile() -> None:
+    assert GROUPS == (32, 64, 96, 128, 160, 192, 224, 256, 288, 320)
+
+
+@pytest.mark.parametrize("group", GROUPS)
 def test_groups_lie_within_tiles(group: int) -> None:
-    for c in candidates(grouped(1024, group)):
+    assert plan(grouped(3 * group, group)).tile_n % group == 0
+    for c in candidates(grouped(16 * group, group)):
         if isinstance(c, KernelPlan):
             assert c.tile_n % group == 0
             assert c.scope == "none"
@@ -113,8 +119,9 @@ def test_groups_lie_within_tiles(group: int) -> None:
     "spec, reason",
     [
         (
-            grouped(960, 96),
-            "squares: groups of 96 columns of N = 960; groups of 32, 64, 128, 256 are possible",
+            grouped(960, 80),
+            "squares: groups of 80 columns of N = 960; groups of 32, 64, 96, 128, 160, 192, 224, 256, 288,"
+            " 320 are possible where they divide N",
         ),
         (grouped(1024, 16), "squares: groups of 16 columns"),
         (grouped(1024, 256, products=2), "squares: groups of 256 columns do not fit tiles of 128"),

@@ -22,8 +22,9 @@ SINGLE = tuple(Case(plain("group", m), 448, schedule=SCHEDULES[1]) for m in ("su
 EXACT = (*(Case(p, 448, schedule=s) for p in GROUP_PLAIN for s in WIDE_SCHEDULES), *SINGLE)
 CLOSE = (
     *(Case(group_fields(64), 448, schedule=s) for s in WIDE_SCHEDULES),
-    *(Case(group_fields(g), 384) for g in (32, 128)),
+    *(Case(group_fields(g), 384) for g in (32, 96, 128)),
     *(Case(group_quantise(g), 384) for g in (32, 128)),
+    *(Case(group_quantise(g), 2 * g) for g in (160, 224)),
     *(Case(group_quantise(64), 448, schedule=s) for s in WIDE_SCHEDULES),
 )
 
