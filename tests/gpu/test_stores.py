@@ -26,7 +26,8 @@ def _value(a: Algebra, acc: Any, value: Any) -> Any:
     return a.add(value, acc)
 
 
-def _stores(dtypes: tuple[DType, ...], *, strided: bool) -> Program:
+def storing(dtypes: tuple[DType, ...], *, strided: bool) -> Program:
+    """One value as each of these."""
     name = f"store_{'strided' if strided else 'plain'}_{dtypes[0].value}_{len(dtypes)}"
     outputs = tuple(Out(d.value, d, strided) for d in dtypes)
     return Program(
@@ -55,19 +56,19 @@ HEADS = Program(
     (Out("q", None, True, 64), Out("wide", DType.FP32, True, 32), Out("quantised", DType.E4M3, True, 64)),
 )
 DTYPES = (
-    *(Case(_stores(FIRST, strided=False), 208, schedule=s) for s in SCHEDULES),
-    *(Case(_stores(REST, strided=False), 208, schedule=s) for s in WIDE_SCHEDULES),
-    *(Case(_stores(d, strided=False), 333) for d in (FIRST, REST)),
+    *(Case(storing(FIRST, strided=False), 208, schedule=s) for s in SCHEDULES),
+    *(Case(storing(REST, strided=False), 208, schedule=s) for s in WIDE_SCHEDULES),
+    *(Case(storing(d, strided=False), 333) for d in (FIRST, REST)),
     *(Case(ROWS, 208, schedule=s) for s in SCHEDULES),
 )
 STRIDED = (
     *(
-        Case(_stores(d, strided=True), 208, schedule=s)
+        Case(storing(d, strided=True), 208, schedule=s)
         for d in (FIRST[:4], FIRST[4:], REST)
         for s in WIDE_SCHEDULES
     ),
     # The other schedule has registers for one of them at a time.
-    *(Case(_stores((d,), strided=True), 208, schedule=SCHEDULES[1]) for d in (DType.BF16, DType.E4M3)),
+    *(Case(storing((d,), strided=True), 208, schedule=SCHEDULES[1]) for d in (DType.BF16, DType.E4M3)),
 )  # fmt: skip
 
 
@@ -97,9 +98,9 @@ def _limits() -> torch.Tensor:
     return torch.tensor([*base, *(-x for x in base)])
 
 
-def _with_limits(case: Case, lead: int | tuple[int, ...]) -> Tensors:
+def with_limits(case: Case, lead: int | tuple[int, ...], device: str = "cuda") -> Tensors:
     """A is zero; the operand holds small numbers, and the limits at places that differ from row to row."""
-    t = make_tensors(case, lead, 72)
+    t = make_tensors(case, lead, 72, device=device)
     t.a.zero_()
     (value,) = t.operands
     flat, limits = value.view(-1), _limits().to(value.device)
@@ -111,7 +112,7 @@ def _with_limits(case: Case, lead: int | tuple[int, ...]) -> Tensors:
 @pytest.mark.parametrize("case", DTYPES, ids=str)
 def test_every_dtype(case: Case, kernels) -> None:
     for m in (1, 129, 1000):
-        t = _with_limits(case, m)
+        t = with_limits(case, m)
         if case.program is ROWS:
             t.operands[0].clamp_(max=2000.0)  # else every row's largest would be infinite
         check_exact(t, run_op(kernels, t), f"M = {m}")
@@ -121,7 +122,7 @@ def test_every_dtype(case: Case, kernels) -> None:
 @pytest.mark.parametrize("case", STRIDED, ids=str)
 def test_every_layout(case: Case, layout: str, kernels) -> None:
     for lead in (1, 129, (3, 43)):
-        t = _with_limits(case, lead)
+        t = with_limits(case, lead)
         layouts = dict.fromkeys(t.output_names, layout)
         check_exact(t, run_op(kernels, t, layouts), f"M = {lead}")
 
@@ -129,7 +130,7 @@ def test_every_layout(case: Case, layout: str, kernels) -> None:
 @pytest.mark.parametrize("case", [Case(HEADS, 384, schedule=s) for s in WIDE_SCHEDULES], ids=str)
 def test_heads(case: Case, kernels) -> None:
     for lead in ((1, 1), (2, 200), (5, 129), (2, 3, 64)):
-        t = _with_limits(case, lead)
+        t = with_limits(case, lead)
         check_exact(t, run_op(kernels, t), f"M = {lead}")
         check_exact(t, run_op(kernels, t, dict.fromkeys(t.output_names, "slice")), f"M = {lead}, slice")
 
@@ -137,7 +138,7 @@ def test_heads(case: Case, kernels) -> None:
 @pytest.mark.parametrize("case", [DTYPES[0], STRIDED[0], Case(HEADS, 384, schedule=SCHEDULES[0])], ids=str)
 def test_outputs_that_the_op_allocates(case: Case, kernels) -> None:
     """They have the shapes of those that it is given, and the same bits."""
-    t = _with_limits(case, (3, 43))
+    t = with_limits(case, (3, 43))
     expected = t.outputs()
     run_op(kernels, t)
     results = ops.region(case.text(t.k), t.a, t.b[0], list(t.operands), [])
