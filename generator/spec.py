@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any
+
+from comfuse.generator.errors import SpecError
 
 SPEC_VERSION = 2
 _VERSION_OF_SECOND = 3  # with a `second`, which whoever reads SPEC_VERSION alone would miss
@@ -170,6 +172,19 @@ class FusedSpec:
 
     def pair_of(self, product: int) -> Pair:
         return self.pairs[product // self.products_of_a]
+
+    def strided(self, *outputs: str) -> FusedSpec:
+        """The program with these (M, N) outputs at any strides of the caller's (``comfuse.ops.region_out``).
+
+        Raises:
+            SpecError: there is no output of such a name.
+        """
+        names = [output.name for output in self.outputs]
+        for name in outputs:
+            if name not in names:
+                raise SpecError(name, f"no output of this program; it has {', '.join(names)}")
+        marked = (replace(o, strided=o.strided or o.name in outputs) for o in self.outputs)
+        return replace(self, outputs=tuple(marked))
 
     def __hash__(self) -> int:
         return self._hash

@@ -107,10 +107,11 @@ def region_out(
     Args:
         out: one tensor an output, of the shape that :func:`region` gives and the output's dtype.  Each has
             memory of its own: no two elements at one place, none that an input or another output has.  A
-            strided tile may have any strides whose rows can be walked in two levels; another has contiguous
-            columns and rows one stride apart that start at multiples of 16 bytes (8 for dtypes of one byte),
-            but lies as a strided one may where rows of N elements are no multiple of 16 bytes.  Vectors have
-            one stride, groups contiguous columns and rows one stride apart.
+            tile that the spec marks as strided (``FusedSpec.strided`` does) may have any strides whose rows
+            can be walked in two levels; another has contiguous columns and rows one stride apart that start
+            at multiples of 16 bytes (8 for dtypes of one byte), but lies as a strided one may where rows of N
+            elements are no multiple of 16 bytes.  Vectors have one stride, groups contiguous columns and rows
+            one stride apart.
 
     Raises:
         As :func:`region`; ArgumentError also for an output's strides and for memory that is not its own.

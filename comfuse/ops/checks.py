@@ -190,6 +190,9 @@ def _check_kind(name: str, a: Tensor, tensor: Tensor, dtype: torch.dtype) -> Non
         raise DeviceError(_OP, name, f"on {tensor.device}", f"a's device, {a.device}")
 
 
+_UNMARKED = ", as this output is not marked as strided (FusedSpec.strided marks it)"
+
+
 def _check_strides(program: Program, name: str, output: Output, space: Space, tensor: Tensor) -> None:
     if space in (Space.ROW, Space.SCALAR) or tensor.numel() == 0:
         return
@@ -201,14 +204,10 @@ def _check_strides(program: Program, name: str, output: Output, space: Space, te
     if len(places.rows) > 1:
         raise _strides(name, tensor, "rows that one stride walks")
     if space is not Space.COLUMN and any(stride != 1 for _, stride in places.columns):
-        raise _strides(name, tensor, "contiguous columns")
+        raise _strides(name, tensor, f"contiguous columns{_UNMARKED if space is Space.TILE else ''}")
     run = min(16, 8 * tensor.element_size())
     if space is Space.TILE and not places.aligned(run):
-        raise _strides(
-            name,
-            tensor,
-            f"rows that start at multiples of {run} bytes, as this output is not marked as strided",
-        )
+        raise _strides(name, tensor, f"rows that start at multiples of {run} bytes{_UNMARKED}")
 
 
 def _shape(name: str, tensor: Tensor, allowed: str, a: Tensor | None = None) -> ShapeError:

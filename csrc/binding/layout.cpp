@@ -233,15 +233,16 @@ CfTensor output(Program const& program, Extent const& extent, int index, Shape c
     return result;
   }
   if (!rows.fit(1)) fail_strides(index, shape, "rows that one stride walks");
-  if (has_columns && result.column_stride != 1) fail_strides(index, shape, "contiguous columns");
+  char const* const unmarked = ", as this output is not marked as strided (FusedSpec.strided marks it)";
+  if (has_columns && result.column_stride != 1)
+    fail_strides(index, shape, std::string("contiguous columns") + (slot.space == CF_TILE ? unmarked : ""));
   if (slot.space == CF_TILE) {
     if (rows.count == 0) result.stride = slot.n;  // one row
     int64_t const bytes = element_bytes(slot.dtype), run = std::min(kAlignment, 8 * bytes);
     if (reinterpret_cast<uintptr_t>(data) % uintptr_t(run) != 0 || result.batch_stride * bytes % run != 0 ||
         result.stride * bytes % run != 0)
       fail_strides(index, shape,
-                   "rows that start at multiples of " + std::to_string(run) +
-                       " bytes, as this output is not marked as strided");
+                   "rows that start at multiples of " + std::to_string(run) + " bytes" + unmarked);
   }
   return result;
 }

@@ -262,3 +262,16 @@ def test_a_hash_is_of_the_fields_and_stays_in_its_process() -> None:
     restored = pickle.loads(pickle.dumps(spec))
     assert "_hash" not in vars(restored)
     assert {spec: 1}[restored] == 1
+
+
+def test_strided_marks_what_it_names() -> None:
+    b = SpecBuilder(64, 64, DType.BF16)
+    x = b.gemm()
+    b.output("y", x, DType.BF16)
+    b.output("z", x, DType.FP32, strided=True)
+    spec = b.spec()
+    assert [o.strided for o in spec.outputs] == [False, True]
+    assert [o.strided for o in spec.strided("y").outputs] == [True, True]
+    assert spec.strided() == spec
+    with pytest.raises(SpecError, match="w: no output of this program; it has y, z"):
+        spec.strided("w")

@@ -211,7 +211,7 @@ FAULTS: dict[str, tuple[Make, str, str]] = {
     "plain, columns": (
         with_out(lambda: torch.zeros(24, 6).t(), strided=False),
         "out[0] is of strides (1, 6)",
-        "contiguous columns",
+        "contiguous columns, as this output is not marked as strided (FusedSpec.strided marks it)",
     ),
     "plain, address": (
         with_out(lambda: torch.zeros(145)[1:].view(6, 24), strided=False),
