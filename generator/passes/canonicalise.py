@@ -1,6 +1,7 @@
 """Cleans a program: dead nodes, constants, common subexpressions, cheaper forms of the same value.
 
 Every rule keeps the float64 meaning up to the rounding of the last place, and up to the sign of a zero.
+A quotient that is rounded to an integer is not rounded before that in any other way.
 ``pow`` with a constant exponent means what it means in torch: ``pow(x, 0.5)`` is ``sqrt(x)``.
 """
 
@@ -29,13 +30,15 @@ def canonicalise(spec: FusedSpec) -> FusedSpec:
 def _rewrite(spec: FusedSpec) -> FusedSpec:
     graph = Graph(spec)
     place: list[int] = []
-    for node in spec.nodes:
-        place.append(_replace(graph, moved(node, place)))
+    stepped = {i for node in spec.nodes if node.op in _STEPS for i in node.inputs}
+    for index, node in enumerate(spec.nodes):
+        place.append(_replace(graph, moved(node, place), index in stepped))
     return graph.spec(with_outputs(spec, place))
 
 
-def _replace(graph: Graph, node: Node) -> int:
-    for rule in (_fold, *RULES.get(node.op, ())):
+def _replace(graph: Graph, node: Node, is_stepped: bool) -> int:
+    rules = QUOTIENT_OF_A_STEP if is_stepped and node.op == "div" else RULES.get(node.op, ())
+    for rule in (_fold, *rules):
         replacement = rule(graph, node)
         if replacement is not None and graph.stands_for(replacement, node):
             return replacement
@@ -134,6 +137,10 @@ def _one_div(graph: Graph, node: Node) -> int | None:
     return graph.op(node.name, "reciprocal", node.inputs[1])
 
 
+# They jump at the integers: of 41 / 41 they have to see 1, which 41 times the rounded 1 / 41 is not.
+_STEPS = ("ceil", "floor", "trunc")
+
+
 def _div_constant(graph: Graph, node: Node) -> int | None:
     """A product is ten times cheaper than a quotient."""
     a, b = node.inputs
@@ -141,6 +148,12 @@ def _div_constant(graph: Graph, node: Node) -> int | None:
     if value is None or value == 0.0 or not _is_normal(value) or not _is_normal(1.0 / value):
         return None
     return graph.op(node.name, "mul", a, graph.const(1.0 / value, f"{node.name}_factor"))
+
+
+def _div_power_of_two(graph: Graph, node: Node) -> int | None:
+    """The one quotient whose product has no other rounding."""
+    value = graph.constant(node.inputs[1])
+    return _div_constant(graph, node) if value is not None and abs(math.frexp(value)[0]) == 0.5 else None
 
 
 def _div_sqrt(graph: Graph, node: Node) -> int | None:
@@ -298,3 +311,4 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "where": (_where, _where_truth),
     **{f"{axis}_sum": (_sum_of_squares,) for axis in AXES},
 }
+QUOTIENT_OF_A_STEP: tuple[Rule, ...] = (_div_one, _div_power_of_two)

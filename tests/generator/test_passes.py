@@ -109,10 +109,22 @@ def program(build) -> FusedSpec:
         (lambda b, x: b.op("div", x, b.op("row_sum", x)), ["gemm", "row_sum", "reciprocal", "mul"]),
         (lambda b, x: b.op("div", x, b.op("group_max", x)), ["gemm", "group_max", "reciprocal", "mul"]),
         (lambda b, x: b.op("div", x, b.op("col_max", x)), ["gemm", "col_max", "div"]),
+        # What is rounded to an integer is not rounded before that.
+        (lambda b, x: b.op("floor", b.op("div", x, b.const(41.0))), ["gemm", "const", "div", "floor"]),
+        (lambda b, x: b.op("trunc", b.op("div", x, b.op("row_max", x))), ["gemm", "row_max", "div", "trunc"]),
+        (lambda b, x: b.op("floor", b.op("div", x, b.const(4.0))), ["gemm", "const", "mul", "floor"]),
+        (lambda b, x: b.op("round", b.op("div", x, b.const(41.0))), ["gemm", "const", "mul", "round"]),
     ],
 )
 def test_canonical_forms(build, expected: list[str]) -> None:
     assert ops(program(build)) == expected
+
+
+def test_whole_quotients_stay_whole() -> None:
+    """49 times the float64 next to 1 / 49 is less than 1."""
+    spec = program(lambda b, x: b.op("floor", b.op("div", x, b.const(49.0))))
+    whole = [float(49 * i) for i in range(spec.n)]
+    assert interpret(spec, [whole], []) == [[[float(i) for i in range(spec.n)]]]
 
 
 def test_a_replacement_never_narrows_what_is_stored() -> None:
