@@ -37,11 +37,15 @@ def forced_plan(
     """The planner's candidate of this schedule and tile; of several, the one with the largest cluster.
 
     Args:
-        schedule: one of :data:`SCHEDULES`.
+        schedule: one of :data:`SCHEDULES`; or the whole name of a tile shape, of which there are also those
+            with clusters along M, such as ``"cooperative-128x256-m2"``.
 
     Raises:
         PlanError: the planner refuses them all, for the reason it gives.
     """
+    named = {s.name: s for s in (*plan.shapes(spec), *plan.shapes_to_measure(spec))}
+    if schedule in named:
+        return plan.force(spec, named[schedule], m=m)
     plans, reasons = [], []
     for candidate in plan.candidates(spec, "h200", m):
         shape = candidate.shape if isinstance(candidate, plan.Refusal) else candidate

@@ -182,8 +182,9 @@ def _time(p: KernelPlan | ChainPlan) -> str:
 
 
 def _kernel(p: KernelPlan) -> list[tuple[str, str]]:
+    cluster = f"cluster {p.cluster_m} x {p.cluster_n}"
     return [
-        ("tile", f"{p.tile_m} x {p.tile_n} x {p.tile_k}, {p.schedule}, cluster 1 x {p.cluster_n}"),
+        ("tile", f"{p.tile_m} x {p.tile_n} x {p.tile_k}, {p.schedule}, {cluster}"),
         ("pipeline", f"{p.stages} stages for A and B, {p.tile_slots} slots for tile operands"),
         ("rows", "any number" if p.max_m is None else f"at most {p.max_m}: all tiles run at once"),
         ("reductions", f"along rows: {_SCOPES[p.scope]}"),

@@ -40,8 +40,8 @@ _BYTES_A_JOB = 1.5e9  # the compilers of one kernel
 
 #: Facts of a KernelPlan that a manifest repeats, so that a library says what it is without the planner.
 _PLAN_FACTS = (
-    "tile_m", "tile_n", "tile_k", "cluster_n", "schedule", "stages", "tile_slots", "scope", "shared_bytes",
-    "registers", "max_m", "decisions",
+    "tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "schedule", "stages", "tile_slots", "scope",
+    "shared_bytes", "registers", "max_m", "decisions",
 )  # fmt: skip
 
 

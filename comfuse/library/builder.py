@@ -29,7 +29,10 @@ from comfuse.library.source import source_of
 from comfuse.version import __version__
 
 #: Of a plan, what a manifest says.
-_FACTS = ("tile_m", "tile_n", "tile_k", "cluster_n", "schedule", "stages", "tile_slots", "scope", "max_m")
+_FACTS = (
+    "tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "schedule", "stages", "tile_slots", "scope",
+    "max_m",
+)  # fmt: skip
 
 Say = Callable[[str], None]
 
@@ -189,8 +192,8 @@ def _processors(made: KernelPlan | ChainPlan, rows: int) -> int:
     """SMs that hold all tiles which wait for each other."""
     if isinstance(made, ChainPlan) or not made.program.waits:
         return 1
-    of_a_row_block = made.shape.clusters_n(made.spec.n) * made.cluster_n
-    return of_a_row_block if made.max_m is None else of_a_row_block * -(-rows // made.tile_m)
+    of_row_blocks = made.shape.clusters_n(made.spec.n) * made.shape.cluster_size  # those of a cluster
+    return of_row_blocks if made.max_m is None else of_row_blocks * made.shape.clusters_m(rows)
 
 
 def _added(folder: Path, kernel: BuiltKernel) -> File:

@@ -45,23 +45,25 @@ def candidates(spec: FusedSpec, gpu: str | Gpu, m: int, within: float = KEEP_WIT
     Args:
         gpu: as for :func:`comfuse.generator.plan.plan`.
         m: the number of rows that will be timed; times are predicted for it.
-        within: plans that are predicted to take longer than the fastest by more than this factor are pruned,
-            and so are those whose stages are more than one step from the planner's; infinite: none is.
+        within: plans that are predicted to take longer by more than this factor than the fastest of those
+            that the cost model knows are pruned, and so are those whose stages are more than one step from
+            the planner's; infinite: none is.
 
     Raises:
         SpecError, PlanError: no plan serves the whole class.
     """
     rows = m_class(m, classes_on(spec, gpu))
     by_model = planner.plan(spec, gpu, rows)
-    found = planner.candidates(spec, gpu, rows)
-    predicted = {c.shape: c for c in planner.candidates(spec, gpu, m) if isinstance(c, KernelPlan)}
+    found = _considered(spec, gpu, rows)
+    predicted = {c.shape: c for c in _considered(spec, gpu, m) if isinstance(c, KernelPlan)}
     plans = [
         replace(c, predicted_us=predicted[c.shape].predicted_us, floor_us=predicted[c.shape].floor_us)
         for c in found
         if isinstance(c, KernelPlan)
     ]
     plans.sort(key=lambda p: p.predicted_us)
-    limit = within * plans[0].predicted_us
+    modelled = planner.shapes(by_model.spec)
+    limit = within * next(p.predicted_us for p in plans if p.shape in modelled)
     near = [p for p in plans if p.predicted_us <= limit or p.shape == by_model.shape]
     kept = [q for p in near for q in _pipelines(p, every=math.isinf(within))]
     return Candidates(
@@ -71,6 +73,11 @@ def candidates(spec: FusedSpec, gpu: str | Gpu, m: int, within: float = KEEP_WIT
         refused=tuple(c for c in found if isinstance(c, Refusal)),
         by_model=by_model.label,
     )
+
+
+def _considered(spec: FusedSpec, gpu: str | Gpu, m: int | None) -> tuple[KernelPlan | Refusal, ...]:
+    """With the tile shapes that only a measurement chooses."""
+    return (*planner.candidates(spec, gpu, m), *planner.candidates_to_measure(spec, gpu, m))
 
 
 def _pipelines(plan: KernelPlan, *, every: bool) -> tuple[KernelPlan, ...]:

@@ -37,7 +37,7 @@ def emit(plan: KernelPlan) -> KernelSource:
     arguments = [
         gemm(plan.spec) if plan.spec.second is None else "Gemms",
         _schedule(plan),
-        f"cf::Cluster<1, {plan.cluster_n}>",
+        f"cf::Cluster<{plan.cluster_m}, {plan.cluster_n}>",
         f"cf::Stages<{plan.stages}>",
         f"cf::TileSlots<{plan.tile_slots}>",
     ]

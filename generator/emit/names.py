@@ -64,8 +64,8 @@ def sanitise(name: str) -> str:
 
 def stem(plan: KernelPlan, text: str) -> str:
     """The one name of a kernel: file, symbol, profiler.  ``text`` is its source with a placeholder name."""
-    tile = f"{plan.tile_m}x{plan.tile_n}x{plan.tile_k}"
-    return f"cf_sm90_gemm_{_dtypes(plan.spec)}_{tile}_c1x{plan.cluster_n}_{plan.schedule}_{_digest(text)}"
+    tile = f"{plan.tile_m}x{plan.tile_n}x{plan.tile_k}_c{plan.cluster_m}x{plan.cluster_n}"
+    return f"cf_sm90_gemm_{_dtypes(plan.spec)}_{tile}_{plan.schedule}_{_digest(text)}"
 
 
 def chain_stem(plan: ChainPlan, text: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 
 from comfuse.generator.errors import PlanError
 from comfuse.generator.passes import normalize
@@ -11,7 +13,14 @@ from comfuse.generator.passes.approximate import approximate, approximated
 from comfuse.generator.phases import PhaseProgram, axis, split
 from comfuse.generator.plan import constraints, cost, gpus, memory
 from comfuse.generator.plan.gpus import Gpu
-from comfuse.generator.plan.kernel_plan import TILE_K, KernelPlan, Refusal, TileShape, shapes
+from comfuse.generator.plan.kernel_plan import (
+    TILE_K,
+    KernelPlan,
+    Refusal,
+    TileShape,
+    shapes,
+    shapes_to_measure,
+)
 from comfuse.generator.plan.registers import registers
 from comfuse.generator.spec import FusedSpec, Major
 
@@ -51,18 +60,21 @@ def force(
     """The plan of one tile shape, for tuning and for the bench.
 
     Args:
+        shape: one of :func:`shapes` or of :func:`shapes_to_measure`.
         stages: one of those of :func:`pipelines`; what :func:`candidates` has if this is None.
 
     Raises:
         SpecError: the spec is malformed.
         PlanError: this shape, or this number of stages, cannot run it.
     """
-    for candidate in candidates(spec, gpu, m):
+    considered = (find(spec, gpu, m) for find in (candidates, candidates_to_measure))
+    for candidate in chain.from_iterable(considered):
         if candidate.shape == shape:
             if isinstance(candidate, Refusal):
                 raise PlanError(f"{shape.label}: {candidate.reason}")
             return candidate if stages is None else _of_stages(pipelines(candidate), stages)
-    raise PlanError(f"{shape.label} is none of the planner's: {', '.join(s.name for s in shapes(spec))}")
+    known = (*shapes(spec), *shapes_to_measure(spec))
+    raise PlanError(f"{shape.label} is none of the planner's: {', '.join(s.name for s in known)}")
 
 
 def pipelines(candidate: KernelPlan) -> tuple[KernelPlan, ...]:
@@ -100,6 +112,23 @@ def candidates(
         SpecError: the spec is malformed.
         PlanError: the program itself breaks a constraint, so that no shape can help.
     """
+    return _consider_all(spec, gpu, m, shapes)
+
+
+@lru_cache(maxsize=256)
+def candidates_to_measure(
+    spec: FusedSpec, gpu: str | Gpu = "h200", m: int | None = None
+) -> tuple[KernelPlan | Refusal, ...]:
+    """The same of :func:`shapes_to_measure`, whose predicted times nothing was held against."""
+    return _consider_all(spec, gpu, m, shapes_to_measure)
+
+
+def _consider_all(
+    spec: FusedSpec,
+    gpu: str | Gpu,
+    m: int | None,
+    shapes_of: Callable[[FusedSpec], tuple[TileShape, ...]],
+) -> tuple[KernelPlan | Refusal, ...]:
     target = gpus.find(gpu)
     if m is not None and m < 1:
         raise PlanError(f"m must be at least 1, got {m}")
@@ -108,7 +137,7 @@ def candidates(
         if (reason := check(spec)) is not None:
             raise PlanError(reason)
     program = split(approximate(spec))
-    return tuple(_consider(spec, program, shape, target, m) for shape in shapes(spec))
+    return tuple(_consider(spec, program, shape, target, m) for shape in shapes_of(spec))
 
 
 def row_limits(spec: FusedSpec, gpu: str | Gpu = "h200") -> tuple[int, ...]:
@@ -139,6 +168,7 @@ def _consider(
         tile_m=shape.tile_m,
         tile_n=shape.tile_n,
         tile_k=TILE_K,
+        cluster_m=shape.cluster_m,
         cluster_n=shape.cluster_n,
         schedule=shape.schedule,
         stages=stages,

@@ -23,6 +23,7 @@ MAX_SCALARS = 16
 MAX_FACTORS = 3  # beside A
 ALIGNMENT = 8  # elements: rows of 16-bit factors start at multiples of 16 bytes
 BLOCK = 64  # rows of a factor that is contiguous along them
+PERMUTED = 32  # rows of a B that TMA permutes
 WIDE = 256  # columns of one wgmma, and of one box of TMA
 # Columns of a group: whole pieces, so that each lies within one tile of some width.
 GROUPS = tuple(
@@ -124,6 +125,25 @@ def b_is_in_blocks(c: Candidate) -> str | None:
     return f"B is contiguous along N: tiles of {c.shape.tile_n} columns are no blocks of {BLOCK}"
 
 
+def shared_b_is_in_boxes(c: Candidate) -> str | None:
+    """Each CTA of a cluster along M loads its part of B by whole boxes of TMA."""
+    part = c.shape.tile_n // c.shape.cluster_m
+    whole = PERMUTED if all(pair.b_major is Major.K for pair in c.spec.pairs) else BLOCK
+    if c.shape.cluster_m == 1 or part % whole == 0:
+        return None
+    return (
+        f"{c.shape.cluster_m} CTAs share a tile's {c.shape.tile_n} columns of B: parts of {part} columns are "
+        f"no multiples of {whole}, in which they are loaded"
+    )
+
+
+def cluster_is_of_one_batch(c: Candidate) -> str | None:
+    """Row blocks are counted through, so that two neighbours may lie in two batches."""
+    if c.shape.cluster_m == 1 or not c.spec.batched:
+        return None
+    return "batched: the row blocks of a cluster along M may lie in batches with a B each"
+
+
 def wide_tiles_are_of_rows(c: Candidate) -> str | None:
     """A box of TMA has at most 256 rows of an unpermuted B, and ptxas spills registers of the others."""
     if c.spec.products_of_a * c.shape.tile_n <= WIDE:
@@ -156,7 +176,7 @@ def registers_fit(c: Candidate) -> str | None:
 
 def row_group_is_resident(c: Candidate) -> str | None:
     """Tiles that wait for each other must all be running.  Those of a tail do not wait."""
-    clusters = c.gpu.processors // c.shape.cluster_n
+    clusters = c.gpu.processors // c.shape.cluster_size
     if not c.program.waits or c.shape.clusters_n(c.spec.n) <= clusters:
         return None
     most = clusters * c.shape.cluster_n * c.shape.tile_n
@@ -170,8 +190,8 @@ def most_rows(program: PhaseProgram, shape: TileShape, gpu: Gpu) -> int | None:
     """The largest M of a launch in which all tiles run at once; None where they need not."""
     if not program.columns_wait:
         return None
-    clusters = gpu.processors // shape.cluster_n
-    return clusters // shape.clusters_n(program.spec.n) * shape.tile_m
+    clusters = gpu.processors // shape.cluster_size
+    return clusters // shape.clusters_n(program.spec.n) * shape.cluster_m * shape.tile_m
 
 
 def columns_are_resident(c: Candidate) -> str | None:
@@ -190,9 +210,11 @@ def columns_are_resident(c: Candidate) -> str | None:
 
 
 def cluster_is_used(c: Candidate) -> str | None:
-    if c.shape.tiles_n(c.spec.n) >= c.shape.cluster_n:
-        return None
-    return f"N = {c.spec.n} is one tile: a cluster of {c.shape.cluster_n} would hold phantoms only"
+    if c.shape.tiles_n(c.spec.n) < c.shape.cluster_n:
+        return f"N = {c.spec.n} is one tile: a cluster of {c.shape.cluster_n} would hold phantoms only"
+    if c.m is not None and -(-c.m // c.shape.tile_m) < c.shape.cluster_m:
+        return f"M = {c.m} is one row block: a cluster of {c.shape.cluster_m} would hold phantoms only"
+    return None
 
 
 SpecConstraint = Callable[[FusedSpec], "str | None"]
@@ -211,6 +233,8 @@ SHAPE_CONSTRAINTS: tuple[ShapeConstraint, ...] = (
     cluster_is_used,
     groups_are_in_tiles,
     b_is_in_blocks,
+    shared_b_is_in_boxes,
+    cluster_is_of_one_batch,
     wide_tiles_are_of_rows,
     row_group_is_resident,
     columns_are_resident,

@@ -65,8 +65,8 @@ def predict_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gp
     GEMM with epilogues and memory traffic compete, and add as squares.  Long launches run at a lower clock.
     """
     constants = gpu.constants
-    clusters = gpu.processors // shape.cluster_n
-    work = -(-m // shape.tile_m) * shape.clusters_n(spec.n)
+    clusters = gpu.processors // shape.cluster_size
+    work = shape.clusters_m(m) * shape.clusters_n(spec.n)
     waves = -(-work // clusters)
     mainloop = _mainloop_us(spec, shape, gpu)
     if spec.n % shape.tile_n:
@@ -103,11 +103,12 @@ def _straddles(shape: TileShape, n: int, work: int, clusters: int) -> bool:
 def _mainloop_us(spec: FusedSpec, shape: TileShape, gpu: Gpu) -> float:
     columns = _columns(spec, shape.tile_n)
     efficiency = gpu.constants.of("efficiency", shape.schedule, columns)
-    if shape.cluster_n == 1:
+    # A cluster along M counts as one along N does, but for what it loads: it was not measured.
+    if shape.cluster_size == 1:
         efficiency *= gpu.constants.single_cta
     flops = 2.0 * shape.tile_m * columns * _k(spec)
     arithmetic = flops * gpu.processors / gpu.flops
-    loaded = (shape.tile_m / shape.cluster_n + columns) * _k(spec) * spec.dtype.nbytes
+    loaded = (shape.tile_m / shape.cluster_n + columns / shape.cluster_m) * _k(spec) * spec.dtype.nbytes
     return 1e6 * max(arithmetic, loaded * gpu.processors / gpu.l2_bandwidth) / efficiency
 
 

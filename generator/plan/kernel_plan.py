@@ -44,22 +44,30 @@ class TileShape:
     """One way to cut the work.
 
     A tile is ``tile_m`` x ``tile_n`` of the result, of each product's where there are two; one team computes
-    it at a time.
+    it at a time.  A cluster's CTAs have neighbouring tiles, along M or along N.
     """
 
     schedule: str  # a key of SCHEDULES
     tile_m: int
     tile_n: int
     cluster_n: int  # CTAs that share the rows of A
+    cluster_m: int = 1  # CTAs that share those of B, where ``cluster_n`` is 1
 
     @property
     def name(self) -> str:
-        """Short and unique, e.g. ``pingpong-128x128-c2``."""
-        return f"{self.schedule}-{self.tile_m}x{self.tile_n}-c{self.cluster_n}"
+        """Short and unique, e.g. ``pingpong-128x128-c2``, along M ``pingpong-128x128-m2``."""
+        cluster = f"c{self.cluster_n}" if self.cluster_m == 1 else f"m{self.cluster_m}"
+        return f"{self.schedule}-{self.tile_m}x{self.tile_n}-{cluster}"
 
     @property
     def label(self) -> str:
-        return f"{self.schedule} {self.tile_m}x{self.tile_n}x{TILE_K}, cluster 1x{self.cluster_n}"
+        tile = f"{self.schedule} {self.tile_m}x{self.tile_n}x{TILE_K}"
+        return f"{tile}, cluster {self.cluster_m}x{self.cluster_n}"
+
+    @property
+    def cluster_size(self) -> int:
+        """CTAs of a cluster."""
+        return self.cluster_m * self.cluster_n
 
     @property
     def rows_of_warpgroup(self) -> int:
@@ -73,6 +81,10 @@ class TileShape:
     def clusters_n(self, n: int) -> int:
         """Clusters of a row block; the last may have a phantom tile outside the matrix."""
         return -(-self.tiles_n(n) // self.cluster_n)
+
+    def clusters_m(self, m: int) -> int:
+        """Clusters of a column of tiles; the last may have a phantom tile below the matrix."""
+        return -(-m // (self.tile_m * self.cluster_m))
 
 
 def _with_clusters(*shapes: tuple[str, int]) -> tuple[TileShape, ...]:
@@ -104,11 +116,39 @@ SHAPES_OF_TWO: tuple[TileShape, ...] = _with_clusters(
 SHAPES_OF_TWO_A: tuple[TileShape, ...] = _with_clusters(("pingpong", 64), ("cooperative", 128))
 
 
+def _along_m(*shapes: tuple[str, int]) -> tuple[TileShape, ...]:
+    return tuple(TileShape(schedule, 128, n, 1, cluster_m=2) for schedule, n in shapes)
+
+
+# Clusters along M, whose CTAs share B in halves of whole groups of 32 columns: of tiles whose Bs are no
+# smaller than their A, as less would pass from L2 to shared memory if A were shared.  No kernel of these was
+# measured yet, so that the cost model does not choose among them; the tuner does.
+SHAPES_ALONG_M: tuple[TileShape, ...] = _along_m(
+    ("pingpong", 128),
+    ("pingpong2", 128),
+    ("cooperative", 128),
+    ("cooperative", 192),
+    ("cooperative", 256),
+    ("cooperative", 320),
+)
+SHAPES_OF_TWO_ALONG_M: tuple[TileShape, ...] = _along_m(
+    ("pingpong", 64), ("pingpong2", 64), ("cooperative", 128)
+)
+SHAPES_OF_TWO_A_ALONG_M: tuple[TileShape, ...] = _along_m(("cooperative", 128))
+
+
 def shapes(spec: FusedSpec) -> tuple[TileShape, ...]:
-    """The tile shapes to consider for a program, in a fixed order."""
+    """The tile shapes that the cost model chooses among for a program, in a fixed order."""
     if spec.products == 1:
         return SHAPES
     return SHAPES_OF_TWO if spec.second is None else SHAPES_OF_TWO_A
+
+
+def shapes_to_measure(spec: FusedSpec) -> tuple[TileShape, ...]:
+    """Further tile shapes, which only a measurement chooses, in a fixed order."""
+    if spec.products == 1:
+        return SHAPES_ALONG_M
+    return SHAPES_OF_TWO_ALONG_M if spec.second is None else SHAPES_OF_TWO_A_ALONG_M
 
 
 @dataclass(frozen=True)
@@ -126,6 +166,7 @@ class KernelPlan:
     tile_m: int
     tile_n: int
     tile_k: int
+    cluster_m: int
     cluster_n: int
     schedule: str  # a key of SCHEDULES
     stages: int
@@ -142,7 +183,7 @@ class KernelPlan:
     @property
     def shape(self) -> TileShape:
         """The tile shape, as candidates and refusals name it."""
-        return TileShape(self.schedule, self.tile_m, self.tile_n, self.cluster_n)
+        return TileShape(self.schedule, self.tile_m, self.tile_n, self.cluster_n, self.cluster_m)
 
     @property
     def label(self) -> str:

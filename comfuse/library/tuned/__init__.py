@@ -12,7 +12,7 @@ from typing import overload
 
 from comfuse.errors import PlanError
 from comfuse.generator.chain import ChainSpec
-from comfuse.generator.plan import Gpu, KernelPlan, force, shapes
+from comfuse.generator.plan import Gpu, KernelPlan, force, shapes, shapes_to_measure
 from comfuse.generator.plan import plan as plan_by_model
 from comfuse.generator.plan.chain import ChainPlan
 from comfuse.generator.plan.gpus import find
@@ -70,10 +70,10 @@ def plan_of(entry: Entry, spec: FusedSpec, gpu: str | Gpu, m: int | None) -> Ker
         PlanError: the planner has none of this name, or refuses it.
     """
     best = entry.best
-    shape = next((shape for shape in shapes(spec) if shape.name == best.shape), None)
-    if shape is None:
-        raise PlanError(f"{best.shape} is none of the planner's: {', '.join(s.name for s in shapes(spec))}")
-    return force(spec, shape, gpu, m, best.stages)
+    known = {shape.name: shape for shape in (*shapes(spec), *shapes_to_measure(spec))}
+    if best.shape not in known:
+        raise PlanError(f"{best.shape} is none of the planner's: {', '.join(known)}")
+    return force(spec, known[best.shape], gpu, m, best.stages)
 
 
 def is_measured(chosen: KernelPlan | ChainPlan) -> bool:

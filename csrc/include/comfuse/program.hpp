@@ -200,9 +200,11 @@ template <int M, int N, int K, int Teams = 2>
 using Pingpong = Schedule<M, N, K, Teams, 1>;
 template <int M, int N, int K, int Teams = 1>
 using Cooperative = Schedule<M, N, K, Teams, 2>;
+// CTAs that have M neighbouring row blocks of N neighbouring tiles each, and multicast what they share.
 template <int M, int N>
 struct Cluster {
-  static constexpr int ClusterM = M, ClusterN = N;
+  static constexpr int ClusterM = M, ClusterN = N, kSize = M * N;
+  static_assert(M == 1 || N == 1, "a part of A or B goes to all CTAs of a cluster");
 };
 template <int Count>
 struct Stages {  // of the ring of K blocks

@@ -35,7 +35,8 @@ struct FusedChain {
   static_assert(Factors::kLater == 1 || Handed::Effects::size == 0, "nothing passes a GEMM by");
 
   // ---- what the program behind the last GEMM is told: its tiles, each a team's of one warpgroup
-  static constexpr int N = Factors::N, TileM = 64, TileN = Factors::TileN, ClusterN = 1;
+  static constexpr int N = Factors::N, TileM = 64, TileN = Factors::TileN;
+  using ClusterShape = Cluster<1, 1>;
   static constexpr int kProducts = 1, kFragments = 1, kTeams = 1, kTeamSize = 1;
   static constexpr bool kBatched = Factors::kBatched, kClippedN = N % TileN != 0, kPairs = false;
   using Accumulator = float[kFragments][TileN / 2];

@@ -11,6 +11,7 @@ namespace comfuse::sm90 {
 template <int Warpgroups, bool Batched>
 struct ChainScheduler {
   static constexpr int kTilesN = 1, kClustersN = 1;
+  CF_HD static constexpr int items_of(int row_blocks) { return row_blocks; }
 
   struct Item {
     static constexpr int tile_n = 0, batch = 0;
@@ -41,6 +42,7 @@ struct ChainScheduler {
 template <int Warpgroups>
 struct ChainScheduler<Warpgroups, true> {
   static constexpr int kTilesN = 1, kClustersN = 1;
+  CF_HD static constexpr int items_of(int row_blocks) { return row_blocks; }
 
   struct Item {
     static constexpr int tile_n = 0;

@@ -30,7 +30,8 @@ template <class Kernel>
 struct ClusterGroup {
   using FedBack = FedBackOf<typename Kernel::Program>;
   static constexpr int kTilesN = Kernel::Scheduler::kTilesN, TileM = Kernel::TileM;
-  static constexpr bool kIsUsed = FedBack::size > 0 && kTilesN > 1 && kTilesN == Kernel::ClusterN;
+  static constexpr bool kIsUsed =
+      FedBack::size > 0 && kTilesN > 1 && kTilesN == Kernel::ClusterShape::ClusterN;
 
   // ---- layout: words by team, parity of its items, reduction, tile and row; barriers by team, warp and
   // parity of the warp's exchanges

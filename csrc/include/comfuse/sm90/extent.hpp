@@ -10,7 +10,7 @@ struct Extent {
   static constexpr int kFragments = Kernel::kFragments, TileN = Kernel::TileN;
 
   typename Kernel::Scheduler::Item item;
-  int rows, columns;  // of the tile; a phantom tile has no columns
+  int rows, columns;  // of the tile; a phantom tile has none
 
   CF_DEVICE Extent(typename Kernel::Scheduler::Item const& item, int m)
       : item(item),

@@ -30,11 +30,11 @@ struct FusedGemm {
   static constexpr bool kOwnA = GemmT::kOwnA;  // of the second product
   static constexpr bool kBatched = GemmT::kBatched;
   static constexpr int TileM = Schedule::TileM, TileN = Schedule::TileN, TileK = Schedule::TileK;
-  static constexpr int ClusterN = ClusterShape::ClusterN;
+  static constexpr bool kClustered = ClusterShape::kSize > 1;
   static constexpr int kTeams = Schedule::kTeams, kTeamSize = Schedule::kTeamSize,
                        kConsumers = kTeams * kTeamSize;
   static constexpr int kFragments = Main::kFragments;
-  static constexpr bool kClippedN = N % TileN != 0 || Scheduler::kTilesN % ClusterN != 0;
+  static constexpr bool kClippedN = N % TileN != 0 || Scheduler::kTilesN % ClusterShape::ClusterN != 0;
   static_assert(N > 0 && TileN % 32 == 0 && TileM == 128);
   // Where B is not permuted, threads keep the pairs of columns that wgmma deals them, or trade for runs of
   // eight.
@@ -153,17 +153,17 @@ struct FusedGemm {
       if constexpr (Collected::kIsUsed)
         if (warp == 3) Collector<FusedGemm>::run(params, epilogue_memory(memory, 0, 0).collected, scheduler);
       __syncwarp();
-      if constexpr (ClusterN > 1) synchronize();
+      if constexpr (kClustered) synchronize();
     } else {
       cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
       consume(params, main, memory, scheduler, (warpgroup - 1) / kTeamSize, (warpgroup - 1) % kTeamSize);
-      if constexpr (ClusterN > 1) synchronize();
+      if constexpr (kClustered) synchronize();
     }
   }
 
  private:
   CF_DEVICE static void synchronize() {
-    if constexpr (ClusterN > 1) {
+    if constexpr (kClustered) {
       cute::cluster_arrive_relaxed();
       cute::cluster_wait();
     } else {
@@ -195,7 +195,7 @@ struct FusedGemm {
       Main::load(shared, position, params.gemm, item.batch, item.row(), item.column(), scheduler.rank,
                  params.k_blocks);
     }
-    if constexpr (ClusterN > 1) Main::drain(shared, position);
+    if constexpr (kClustered) Main::drain(shared, position);
   }
 
   // Tile operands, in the order in which the consumers' phases read them.

@@ -26,7 +26,7 @@ class Launcher {
     int device, clusters;
     if (cudaError_t e = cudaGetDevice(&device)) return e;
     if (int e = resident_clusters(device, &clusters)) return e;
-    if (Layout::kHasColumnGroup && blocks_of(args->m) * Kernel::Scheduler::kClustersN > clusters)
+    if (Layout::kHasColumnGroup && Kernel::Scheduler::items_of(int(blocks_of(args->m))) > clusters)
       return CF_ERROR_RESIDENCY;
     if (tensor_map_encoder() == nullptr) return CF_ERROR_DRIVER;
 
@@ -110,11 +110,11 @@ class Launcher {
 
   static cudaLaunchConfig_t configuration(cudaLaunchAttribute* attributes, int clusters) {
     attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim = {Kernel::ClusterN, 1, 1};
+    attributes[0].val.clusterDim = {Kernel::ClusterShape::kSize, 1, 1};
     attributes[1].id = cudaLaunchAttributeCooperative;
     attributes[1].val.cooperative = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(clusters * Kernel::ClusterN);
+    config.gridDim = dim3(clusters * Kernel::ClusterShape::kSize);
     config.blockDim = dim3(Kernel::kThreads);
     config.dynamicSmemBytes = Kernel::kSharedBytes;
     config.attrs = attributes;
@@ -135,7 +135,7 @@ class Launcher {
     int processors;
     if (cudaError_t e = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) return e;
     cudaLaunchAttribute attributes[2];
-    cudaLaunchConfig_t config = configuration(attributes, processors / Kernel::ClusterN);
+    cudaLaunchConfig_t config = configuration(attributes, processors / Kernel::ClusterShape::kSize);
     config.numAttrs = 1;
     if (cudaError_t e = cudaOccupancyMaxActiveClusters(clusters, function, &config)) return e;
     if (Layout::kHasRowGroup && *clusters < Kernel::Scheduler::kClustersN) return CF_ERROR_RESIDENCY;
@@ -146,7 +146,7 @@ class Launcher {
 
   // A grid of whole row blocks keeps a row block within one wave; taken if it costs no further wave.
   static int grid(int row_blocks, int clusters) {
-    int const per_block = Kernel::Scheduler::kClustersN, items = row_blocks * per_block;
+    int const per_block = Kernel::Scheduler::kClustersN, items = Kernel::Scheduler::items_of(row_blocks);
     if (items <= clusters) return items;
     int const aligned = clusters / per_block * per_block;
     auto waves = [&](int g) { return (items + g - 1) / g; };

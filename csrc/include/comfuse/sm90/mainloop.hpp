@@ -3,7 +3,8 @@
 // Two products share A: their Bs lie one after the other in shared memory, as those of one that is twice as
 // wide.  Or each has an A and a K of its own: then the K blocks of the second pass through the ring behind
 // those of the first, in a pass of their own.
-// The CTAs of a cluster share a row block: each loads its part of A's tile and multicasts it to all.
+// The CTAs of a cluster share a row block, or the columns of their tiles: each loads its part of A's tile, or
+// of every B's, and multicasts it to all.
 //
 // B's rows, which are the output's columns, are permuted on their way to shared memory, so that wgmma
 // deals each thread runs of eight neighbouring columns: row 8 j + 2 q + e of each 32 holds column
@@ -20,6 +21,15 @@
 #include "comfuse/sm90/transpose.hpp"
 
 namespace comfuse::sm90 {
+
+// Of a factor's `Rows` rows of a tile, those that one CTA loads where `Sharers` have the same ones.
+template <int Rows, int Sharers>
+struct PartOfTile {
+  static constexpr bool kIsShared = Sharers > 1;
+  static constexpr int kRows = Rows / Sharers;
+  static_assert(Rows % Sharers == 0);
+  CF_DEVICE static int first(int rank) { return kIsShared ? rank * kRows : 0; }
+};
 
 template <class GemmT, class Schedule, class ClusterShape, class StagesT>
 struct Mainloop {
@@ -39,26 +49,27 @@ struct Mainloop {
   static constexpr bool kPermutedB = !kMNMajorB<0> && !kMNMajorB<kPasses - 1> && !kBatched && N % 8 == 0;
 
   static constexpr int TileM = Schedule::TileM, TileN = Schedule::TileN, TileK = Schedule::TileK;
-  static constexpr int ClusterN = ClusterShape::ClusterN, kStages = StagesT::value;
+  static constexpr int kClusterSize = ClusterShape::kSize, kStages = StagesT::value;
+  using PartA = PartOfTile<TileM, ClusterShape::ClusterN>;
+  using PartB = PartOfTile<TileN, ClusterShape::ClusterM>;
   static constexpr int kBytesA = TileM * kLineBytes, kBytesOfProduct = TileN * kLineBytes;
   static constexpr int kStageBytes = kBytesA + kProductsOfPass * kBytesOfProduct;
   // Where B is permuted.  The last 32 columns may be 8, 16 or 24: q then ends early, and a tensor map of
   // their own says so.
   static constexpr int kPartialColumns = kPermutedB ? N % 32 : 0;
-  static constexpr int kGroupsOfBox = kPartialColumns == 0 ? TileN / 32 : 1;  // of 32 columns
-  static constexpr int kRowsA = TileM / ClusterN;  // rows of A that one CTA loads
+  static constexpr int kGroupsOfBox = kPartialColumns == 0 ? PartB::kRows / 32 : 1;  // of 32 columns
   static constexpr int kFragments = TileM / 64 / Schedule::kTeamSize;  // wgmmas of 64 rows a warpgroup
-  static constexpr int kReleases = Schedule::kTeamSize * ClusterN;  // arrivals that free a stage
+  static constexpr int kReleases = Schedule::kTeamSize * kClusterSize;  // arrivals that free a stage
   static_assert(TileK * sizeof(T) == kLineBytes, "a K block is one 128-byte swizzle row");
-  static_assert(ClusterShape::ClusterM == 1, "clusters extend along N");
   static constexpr int kColumns = kProducts * TileN, kColumnsOfPass = kProductsOfPass * TileN,
                        kFirstColumns = columns_of_first_wgmma(kColumnsOfPass);
   static_assert(kProducts <= 2 && (kPermutedB || TileN <= 256), "a box of TMA has at most 256 rows");
   static constexpr bool kSomeMNMajorA = kMNMajorA<0> || kMNMajorA<kPasses - 1>,
                         kSomeMNMajorB = kMNMajorB<0> || kMNMajorB<kPasses - 1>;
-  static_assert((!kSomeMNMajorA || kRowsA % kRowsOfBlock == 0) &&
-                    (!kSomeMNMajorB || TileN % kRowsOfBlock == 0),
+  static_assert((!kSomeMNMajorA || PartA::kRows % kRowsOfBlock == 0) &&
+                    (!kSomeMNMajorB || PartB::kRows % kRowsOfBlock == 0),
                 "MN-major factors come in boxes of 64 rows");
+  static_assert(!kPermutedB || PartB::kRows % 32 == 0, "permuted Bs come in groups of 32 columns");
 
   using Position = RingPosition<kStages>;
   using Accumulator = float[kFragments][kColumns / 2];  // product by product
@@ -133,12 +144,14 @@ struct Mainloop {
       wait(shared.empty[position.slot], position.phase ^ 1);
       uint64_t* full = shared.full + position.slot;
       Barrier::arrive_and_expect_tx(full, kStageBytes);
-      load_a<Pass>(maps, full, shared.a(position.slot) + rank * (kBytesA / ClusterN), k * TileK,
-                   row + rank * kRowsA, batch);
+      int const first_a = PartA::first(rank), first_b = PartB::first(rank);
+      load_a<Pass>(maps, full, shared.a(position.slot) + first_a * kLineBytes, k * TileK, row + first_a,
+                   batch);
 #pragma unroll
       for (int p = 0; p < kProductsOfPass; ++p)
-        load_b<Pass>(maps, Pass + p, full, shared.b(position.slot) + p * kBytesOfProduct, k * TileK, column,
-                     batch);
+        load_b<Pass>(maps, Pass + p, full,
+                     shared.b(position.slot) + p * kBytesOfProduct + first_b * kLineBytes, k * TileK,
+                     column + first_b, batch);
     }
   }
 
@@ -181,25 +194,25 @@ struct Mainloop {
 
   static constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
 
-  // To all CTAs of the cluster.
-  template <class... Coordinate>
-  CF_DEVICE static void multicast(CUtensorMap const& map, uint64_t* full, uint8_t* to, Coordinate... at) {
-    if constexpr (ClusterN == 1)
-      cute::SM90_TMA_LOAD::copy(&map, full, kHint, to, at...);
+  // A box of the CTA's part, to all CTAs that share it: those of the cluster, or this one.
+  template <class Part, class... Coordinate>
+  CF_DEVICE static void load_box(CUtensorMap const& map, uint64_t* full, uint8_t* to, Coordinate... at) {
+    if constexpr (Part::kIsShared)
+      cute::SM90_TMA_LOAD_MULTICAST::copy(&map, full, (1 << kClusterSize) - 1, kHint, to, at...);
     else
-      cute::SM90_TMA_LOAD_MULTICAST::copy(&map, full, (1 << ClusterN) - 1, kHint, to, at...);
+      cute::SM90_TMA_LOAD::copy(&map, full, kHint, to, at...);
   }
   template <int Pass>
   CF_DEVICE static void load_a(Maps const& maps, uint64_t* full, uint8_t* to, int k, int row, int batch) {
     auto const load = [&](uint8_t* box, int inner, int outer) {
       if constexpr (kBatched)
-        multicast(maps.a[Pass], full, box, inner, outer, batch * maps.a_step[Pass]);
+        load_box<PartA>(maps.a[Pass], full, box, inner, outer, batch * maps.a_step[Pass]);
       else
-        multicast(maps.a[Pass], full, box, inner, outer);
+        load_box<PartA>(maps.a[Pass], full, box, inner, outer);
     };
     if constexpr (kMNMajorA<Pass>) {
 #pragma unroll
-      for (int i = 0; i < kRowsA; i += kRowsOfBlock) load(to + i * kLineBytes, row + i, k);
+      for (int i = 0; i < PartA::kRows; i += kRowsOfBlock) load(to + i * kLineBytes, row + i, k);
     } else {
       load(to, k, row);
     }
@@ -207,24 +220,23 @@ struct Mainloop {
   template <int Pass>
   CF_DEVICE static void load_b(Maps const& maps, int product, uint64_t* full, uint8_t* to, int k, int column,
                                int batch) {
-    using Load = cute::SM90_TMA_LOAD;
     if constexpr (kPermutedB) {
 #pragma unroll
-      for (int group = 0; group < TileN / 32; group += kGroupsOfBox) {
+      for (int group = 0; group < PartB::kRows / 32; group += kGroupsOfBox) {
         bool const partial = kPartialColumns != 0 && column / 32 + group == N / 32;
-        Load::copy(partial ? &maps.b_partial[product] : &maps.b[product], full, kHint,
-                   to + group * 32 * kLineBytes, k, 0, 0, 0, partial ? 0 : column / 32 + group);
+        load_box<PartB>(partial ? maps.b_partial[product] : maps.b[product], full,
+                        to + group * 32 * kLineBytes, k, 0, 0, 0, partial ? 0 : column / 32 + group);
       }
     } else {
       auto const load = [&](uint8_t* box, int inner, int outer) {
         if constexpr (kBatched)
-          Load::copy(&maps.b[product], full, kHint, box, inner, outer, batch * maps.b_step[product]);
+          load_box<PartB>(maps.b[product], full, box, inner, outer, batch * maps.b_step[product]);
         else
-          Load::copy(&maps.b[product], full, kHint, box, inner, outer);
+          load_box<PartB>(maps.b[product], full, box, inner, outer);
       };
       if constexpr (kMNMajorB<Pass>) {
 #pragma unroll
-        for (int n = 0; n < TileN; n += kRowsOfBlock) load(to + n * kLineBytes, column + n, k);
+        for (int n = 0; n < PartB::kRows; n += kRowsOfBlock) load(to + n * kLineBytes, column + n, k);
       } else {
         load(to, k, column);
       }
@@ -236,10 +248,10 @@ struct Mainloop {
   }
   CF_DEVICE static void release(Shared const& shared, uint32_t slot) {
     uint32_t thread = threadIdx.x % kWarpgroup;
-    if constexpr (ClusterN == 1) {
+    if constexpr (kClusterSize == 1) {
       if (thread == 0) arrive(shared.empty[slot]);
     } else {
-      if (thread < ClusterN) arrive_at(shared.empty[slot], thread);
+      if (thread < kClusterSize) arrive_at(shared.empty[slot], thread);
     }
   }
 };

@@ -2,8 +2,8 @@
 // row and tile (exchange.hpp).  Every tile publishes all its rows, those beyond M too.
 //
 // Nothing can deadlock if all CTAs are resident at once (the launch is cooperative) and a row block's
-// tiles number at most the CTAs: a tile waits for tiles of its own row block only, and whatever a CTA
-// has to finish before it reaches one of those lies in an earlier row block.
+// tiles lie in at most as many clusters as run: a tile waits for tiles of its own row block only, and
+// whatever the CTAs of a cluster have to finish before they reach one of those lies in earlier row blocks.
 #pragma once
 
 #include "comfuse/sm90/exchange.hpp"

@@ -89,7 +89,7 @@ template <class Main, int Pass>
 bool encode_pass(typename Main::Maps* maps, CfArgs const& args, CfTensor const& a, int64_t k) {
   using T = typename Main::T;
   bool ok = encode_factor<T, Main::template kMNMajorA<Pass>, Main::kBatched>(&maps->a[Pass], a, args.batches,
-                                                                             args.m, k, Main::kRowsA);
+                                                                             args.m, k, Main::PartA::kRows);
   maps->a_step[Pass] = step_of(a);
   for (int p = Pass; p < Pass + Main::kProductsOfPass; ++p) {
     CfTensor const& b = args.b[p];
@@ -101,7 +101,7 @@ bool encode_pass(typename Main::Maps* maps, CfArgs const& args, CfTensor const& 
       if (kGroups == 0) maps->b[p] = maps->b_partial[p];  // read beyond its one group only, for zeros
     } else {
       ok = ok && encode_factor<T, Main::template kMNMajorB<Pass>, Main::kBatched>(
-                     &maps->b[p], b, args.batches, Main::N, k, Main::TileN);
+                     &maps->b[p], b, args.batches, Main::N, k, Main::PartB::kRows);
     }
   }
   return ok;
