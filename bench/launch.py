@@ -29,6 +29,10 @@ def label(shape: plan.TileShape | plan.KernelPlan) -> str:
 
 #: Every schedule and tile that the planner knows.
 SCHEDULES: tuple[str, ...] = tuple(dict.fromkeys(label(s) for s in plan.SHAPES))
+#: Every tile shape by name, first those that the cost model chooses among, then those with clusters along M.
+SHAPES: dict[str, plan.TileShape] = {
+    s.name: s for s in (*plan.SHAPES, *plan.SHAPES_OF_TWO, *plan.SHAPES_ALONG_M, *plan.SHAPES_OF_TWO_ALONG_M)
+}
 
 
 def forced_plan(
@@ -37,15 +41,14 @@ def forced_plan(
     """The planner's candidate of this schedule and tile; of several, the one with the largest cluster.
 
     Args:
-        schedule: one of :data:`SCHEDULES`; or the whole name of a tile shape, of which there are also those
-            with clusters along M, such as ``"cooperative-128x256-m2"``.
+        schedule: one of :data:`SCHEDULES`; or a whole name of :data:`SHAPES`, such as
+            ``"cooperative-128x256-m2"``, whose clusters extend along M.
 
     Raises:
         PlanError: the planner refuses them all, for the reason it gives.
     """
-    named = {s.name: s for s in (*plan.shapes(spec), *plan.shapes_to_measure(spec))}
-    if schedule in named:
-        return plan.force(spec, named[schedule], m=m)
+    if schedule in SHAPES:
+        return plan.force(spec, SHAPES[schedule], m=m)
     plans, reasons = [], []
     for candidate in plan.candidates(spec, "h200", m):
         shape = candidate.shape if isinstance(candidate, plan.Refusal) else candidate

@@ -12,7 +12,7 @@ from torch import Tensor
 import comfuse
 from bench import rivals, stock
 from bench.direct import launching, spec_of
-from bench.launch import forced_plan
+from bench.launch import SHAPES, forced_plan
 from bench.programs import Inputs, program
 from bench.programs.chains import ChainInputs
 from bench.programs.norms import NormInputs
@@ -22,7 +22,7 @@ from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.emit import KernelSource, emit
 from comfuse.generator.errors import PlanError
-from comfuse.generator.plan import SHAPES, SHAPES_OF_TWO, TileShape, force
+from comfuse.generator.plan import TileShape, force
 from comfuse.generator.plan.chain import CHAIN_SHAPES, ChainShape, force_chain
 from comfuse.generator.spec import DType
 from comfuse.library import tuned
@@ -198,15 +198,16 @@ _ALL = (
 )
 # Plain GEMMs of two kernel layers: see bench.plain_gemm.
 STOCK = tuple(Provider(v.name, v.name, _stock(v), only_gemm=True, rounds_once=True) for v in stock.VARIANTS)
-OWN_PLANS = ("pingpong-128x128", "pingpong2-128x128", "cooperative-128x256")
+OWN_PLANS = ("pingpong-128x128", "pingpong2-128x128", "cooperative-128x256", "cooperative-128x256-m2")
 OWN = tuple(_own(s) for s in OWN_PLANS)
 # Every plan that the planner might choose, forced: what its choice is held against.
-_SHAPES = {shape.name: shape for shape in (*SHAPES, *SHAPES_OF_TWO)}
 PLANS = (
-    *map(_forced, _SHAPES.values()),
+    *(_forced(s) for s in SHAPES.values() if s.cluster_m == 1),
     *(_forced_chain(s) for s in CHAIN_SHAPES),
 )
-PROVIDERS = {p.name: p for p in (*_ALL, *STOCK, *OWN, *PLANS)}
+# And those that it does not choose, as no kernel of theirs was measured yet: clusters along M.
+ALONG_M = tuple(_forced(s) for s in SHAPES.values() if s.cluster_m > 1)
+PROVIDERS = {p.name: p for p in (*_ALL, *STOCK, *OWN, *PLANS, *ALONG_M)}
 BASELINES = tuple(p.name for p in _ALL if p.baseline)
 DEFAULT = ("mm", "eager", "inductor", "inductor-max", "comfuse")
 
@@ -214,12 +215,14 @@ DEFAULT = ("mm", "eager", "inductor", "inductor-max", "comfuse")
 def by_name(name: str) -> Provider:
     """The provider of that name; that of a plan may end with its stages, as in ``cooperative-128x256-c2-s3``.
 
+    A plan's name has its cluster: ``c2`` extends along N, ``m2`` along M.
+
     Raises:
         ValueError: there is none.
     """
     shape, _, stages = name.rpartition("-s")
-    if shape in _SHAPES and stages.isdecimal():
-        return _forced(_SHAPES[shape], int(stages))
+    if shape in SHAPES and stages.isdecimal():
+        return _forced(SHAPES[shape], int(stages))
     if name not in PROVIDERS:
         raise ValueError(f"no provider {name!r}; there are {', '.join(PROVIDERS)}")
     return PROVIDERS[name]
@@ -228,7 +231,7 @@ def by_name(name: str) -> Provider:
 def select(names: tuple[str, ...]) -> tuple[Provider, ...]:
     """The providers of these names, cuBLAS mm always first: every ratio needs it.
 
-    "plans" stands for all forced plans.
+    "plans" stands for all forced plans of those that the planner chooses among.
 
     Raises:
         ValueError: there is no provider of that name.

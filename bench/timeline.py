@@ -118,7 +118,10 @@ def table(record: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.timeline", description=__doc__)
     parser.add_argument(
-        "workloads", nargs="+", metavar="NAME:PLAN", help="e.g. postnorm-16384x768x768:pingpong-128x128"
+        "workloads",
+        nargs="+",
+        metavar="NAME:PLAN",
+        help="e.g. postnorm-16384x768x768:pingpong-128x128, or with a cluster along M :pingpong-128x128-m2",
     )
     parser.add_argument("--cluster", type=int, default=None, help="CTAs of a cluster; default: the most")
     parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results", metavar="DIR")

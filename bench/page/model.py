@@ -11,7 +11,7 @@ from statistics import median
 
 from bench import attention, workloads
 from bench.direct import spec_of
-from bench.launch import forced_plan
+from bench.launch import SHAPES, forced_plan
 from bench.page import changed
 from bench.page.entries import unknown
 from bench.page.families import families
@@ -19,12 +19,11 @@ from bench.page.files import ResultsFile
 from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.errors import PlanError
-from comfuse.generator.plan import SHAPES, SHAPES_OF_TWO, KernelPlan, force, plan
+from comfuse.generator.plan import KernelPlan, force, plan
 from comfuse.generator.plan.chain import CHAIN_SHAPES, ChainPlan, force_chain, plan_chain
 from comfuse.generator.spec import DType, FusedSpec
 from comfuse.ops.resolver import m_class
 
-_SHAPES = {shape.name: shape for shape in (*SHAPES, *SHAPES_OF_TWO)}
 _CHAIN_SHAPES = {shape.name: shape for shape in CHAIN_SHAPES}
 _OWN, _CHAIN = "own-", "chain-"
 #: Beside the results, or one folder up: by file and workload, the shape that its commit's planner chose.
@@ -171,14 +170,14 @@ def _plan(workload: str, provider: str, gpu: str, ran: str | None) -> KernelPlan
     try:
         if provider.startswith(_OWN):
             return forced_plan(catalog.linear(w.n, w.k, DType(w.dtype)), provider.removeprefix(_OWN), m=w.m)
-        if provider != "comfuse" and provider.removeprefix(_CHAIN) not in {*_SHAPES, *_CHAIN_SHAPES}:
+        if provider != "comfuse" and provider.removeprefix(_CHAIN) not in {*SHAPES, *_CHAIN_SHAPES}:
             return None
         spec = _spec(workload)
         name = provider.removeprefix(_CHAIN) if provider != "comfuse" else ran
         if isinstance(spec, ChainSpec):
             shape = plan_chain(spec, gpu, m_class(w.m)).shape if name is None else _CHAIN_SHAPES[name]
             return force_chain(spec, shape, gpu, w.m)
-        chosen = plan(spec, gpu, m_class(w.m)).shape if name is None else _SHAPES[name]
+        chosen = plan(spec, gpu, m_class(w.m)).shape if name is None else SHAPES[name]
         return force(spec, chosen, gpu, w.m)
     except (PlanError, KeyError):  # refused by this checkout's planner, or none of its shapes
         return None

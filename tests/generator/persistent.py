@@ -16,6 +16,8 @@ from functools import partial
 
 from comfuse.generator.plan import SCHEDULES
 
+Tile = tuple[int, int]  # row block, tile along n
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -36,6 +38,7 @@ class Machine:
     # The same for the tiles of a block of columns; empty: never.
     column_waits: tuple[bool, ...] = ()
     collects: bool = False  # whether the consumers leave partial results to a collector
+    cluster_m: int = 1  # row blocks of a cluster
 
     @property
     def teams(self) -> int:
@@ -50,8 +53,16 @@ class Machine:
         return -(-self.tiles_n // self.cluster_n)
 
     @property
+    def cluster_size(self) -> int:
+        return self.cluster_m * self.cluster_n
+
+    @property
     def items(self) -> int:
-        return self.row_blocks * self.clusters_n
+        return -(-self.row_blocks // self.cluster_m) * self.clusters_n
+
+    def is_phantom(self, tile: Tile) -> bool:
+        block, n = tile
+        return block >= self.row_blocks or n >= self.tiles_n
 
     def loads_of(self, phase: int) -> int:
         return self.loads[phase] if self.loads else 0
@@ -65,9 +76,6 @@ class Machine:
     @property
     def last_phase_with_loads(self) -> int:
         return max((phase for phase, loads in enumerate(self.loads) if loads), default=-1)
-
-
-Tile = tuple[int, int]  # row block, tile along n
 
 
 @dataclass
@@ -104,7 +112,8 @@ class Cta:
         self.filled = [-1] * warpgroups
         for work in range(self.cluster, m.items, m.clusters):
             block, position = divmod(work, m.clusters_n)
-            self.tiles.append((block, position * m.cluster_n + self.rank))
+            rank_m, rank_n = self.rank % m.cluster_m, self.rank % m.cluster_n
+            self.tiles.append((block * m.cluster_m + rank_m, position * m.cluster_n + rank_n))
 
     def ring_of(self, warpgroup: int) -> int:
         """Each member of a team has a ring, which the teams use in turn."""
@@ -118,7 +127,7 @@ class Cta:
 class Simulation:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.ctas = [Cta(machine, c, r) for c in range(machine.clusters) for r in range(machine.cluster_n)]
+        self.ctas = [Cta(machine, c, r) for c in range(machine.clusters) for r in range(machine.cluster_size)]
         self.published: dict[tuple[Tile, int], int] = {}  # (tile, phase) -> warpgroups that have published
 
     def run(self) -> bool:
@@ -136,7 +145,7 @@ class Simulation:
     # --- producers ---
 
     def _produce_gemm(self, cta: Cta) -> bool:
-        """One K block.  A's rows are multicast, so a stage must be free in every CTA of the cluster."""
+        """One K block.  A part of it is multicast, so a stage must be free in every CTA of the cluster."""
         peers = [c for c in self.ctas if c.cluster == cta.cluster]
         if cta.loaded >= len(cta.tiles) * self.machine.k_blocks:
             return False
@@ -237,9 +246,9 @@ class Simulation:
 
     def _row_group_has(self, tile: Tile, phase: int) -> bool:
         """Whether all tiles of the row block have published; phantoms neither publish nor wait."""
-        block, n = tile
-        if n >= self.machine.tiles_n:
+        if self.machine.is_phantom(tile):
             return True
+        block, _ = tile
         return all(
             self.published.get(((block, other), phase), 0) >= self.machine.team_size
             for other in range(self.machine.tiles_n)
@@ -247,9 +256,9 @@ class Simulation:
 
     def _column_has(self, tile: Tile, phase: int) -> bool:
         """Whether the tiles of all row blocks have published; phantoms neither publish nor wait."""
-        _, n = tile
-        if n >= self.machine.tiles_n:
+        if self.machine.is_phantom(tile):
             return True
+        _, n = tile
         return all(
             self.published.get(((block, n), phase), 0) >= self.machine.team_size
             for block in range(self.machine.row_blocks)

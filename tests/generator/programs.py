@@ -1,4 +1,4 @@
-"""The programs of the golden files: name -> spec."""
+"""The programs of the golden files: name -> spec, and their plans."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 from comfuse.generator import catalog
 from comfuse.generator.builder import SpecBuilder
+from comfuse.generator.plan import KernelPlan, TileShape, force, plan
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
 
 BF16, FP16, FP32 = DType.BF16, DType.FP16, DType.FP32
@@ -167,6 +168,16 @@ GOLDEN: dict[str, FusedSpec] = {
     "patch_embedding": patch_embedding(768, 768, BF16),
     "qk_heads": qk_heads(4096, 4096, BF16, 128),
     "batch_norm_resident": batch_norm(512, 512, BF16),
+    "rmsnorm_along_m": catalog.rmsnorm(4096, 4096, BF16, residual=BF16, rms_weight=BF16),
 }
 # The number of rows to plan for, where a program is one kernel for so many only.
 ROWS = {"batch_norm_resident": 4096}
+# The tile shape, where the golden file is not of what the planner chooses.
+ALONG_M = TileShape("cooperative", 128, 256, 1, cluster_m=2)
+FORCED = {"rmsnorm_along_m": ALONG_M}
+
+
+def golden_plan(name: str) -> KernelPlan:
+    """The plan of a golden file."""
+    spec, m = GOLDEN[name], ROWS.get(name)
+    return force(spec, FORCED[name], m=m) if name in FORCED else plan(spec, m=m)

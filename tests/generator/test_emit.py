@@ -30,7 +30,7 @@ from comfuse.generator.stages import stages
 
 from . import cpp_model
 from .chain_programs import CHAINS
-from .programs import GOLDEN, ROWS
+from .programs import GOLDEN, ROWS, golden_plan
 from .strategies import TAME, arguments, flat, specs
 
 FOLDER = Path(__file__).parents[1] / "golden"
@@ -41,7 +41,7 @@ UPDATE = os.environ.get("COMFUSE_UPDATE_GOLDEN") == "1"
 def test_golden(name: str) -> None:
     """Refresh with COMFUSE_UPDATE_GOLDEN=1 and read the difference."""
     path = FOLDER / f"{name}.cu"
-    text = emit(plan(GOLDEN[name], m=ROWS.get(name))).text
+    text = emit(golden_plan(name)).text
     if UPDATE:
         path.write_text(text)
     assert path.exists(), "no golden file: run once with COMFUSE_UPDATE_GOLDEN=1"
@@ -57,7 +57,7 @@ def test_layout_is_that_of_clang_format(name: str) -> None:
     tool = shutil.which("clang-format") or shutil.which("clang-format", path=Path(sys.executable).parent)
     if tool is None:
         pytest.skip("clang-format is not installed")
-    text = emit(plan(GOLDEN[name], m=ROWS.get(name))).text
+    text = emit(golden_plan(name)).text
     style = "--style={BasedOnStyle: Google, ColumnLimit: 110}"
     formatted = subprocess.run([tool, style], input=text, capture_output=True, text=True, check=True)
     assert formatted.stdout == text

@@ -25,6 +25,7 @@ from comfuse.generator.plan import (
     Refusal,
     TileShape,
     candidates,
+    candidates_to_measure,
     cost,
     force,
     memory,
@@ -246,6 +247,9 @@ def test_each_shape_constraint_has_a_case() -> None:
     contiguous_along_n.output("y", contiguous_along_n.gemm(), BF16)
     cases.append(contiguous_along_n.spec())
     seen = {r.constraint for spec in cases for r in refusals(spec).values()}
+    along_m = (GOLDEN[name] for name in ("attention_scores", "column_major_weight"))
+    found = [c for spec in along_m for c in candidates_to_measure(spec)]
+    seen |= {c.constraint for c in found if isinstance(c, Refusal)}
     assert seen == {check.__name__ for check in rules.SHAPE_CONSTRAINTS}
 
 
@@ -347,7 +351,7 @@ def test_limits_are_those_of_the_headers() -> None:
     assert constant("abi.h", "CF_MAX_FACTORS") == rules.MAX_FACTORS
     assert constant("sm90/kernel.hpp", "kSlotBytes") == memory.PIECE_ROWS
     assert constant("sm90/fragment_layout.hpp", "kFragmentColumns") == memory.PIECE_COLUMNS
-    assert f"Waits ? 1 : {cost.BAND};" in (INCLUDE / "sm90" / "scheduler.hpp").read_text()
+    assert f"Waits ? 1 : {cost.BAND} / ClusterM;" in (INCLUDE / "sm90" / "scheduler.hpp").read_text()
     registers = re.search(
         r"kConsumerRegisters = kConsumers == 2 \? (\d+) : (\d+);",
         (INCLUDE / "sm90" / "kernel.hpp").read_text(),

@@ -37,7 +37,8 @@ def test_plans_are_kept_by_their_predicted_time() -> None:
     found = candidates(NORM, "h200", 16384)
     times = [p.predicted_us for p in found.kept]
     assert times == sorted(times)
-    assert max(times) <= KEEP_WITHIN * times[0] < min(p.predicted_us for p in found.pruned)
+    fastest = next(p.predicted_us for p in found.kept if p.cluster_m == 1)
+    assert max(times) <= KEEP_WITHIN * fastest < min(p.predicted_us for p in found.pruned)
     assert found.by_model == planner.plan(NORM, "h200", None).label
     assert found.rows is None
 
@@ -46,10 +47,18 @@ def test_nothing_is_lost() -> None:
     found, everything = candidates(NORM, "h200", 16384), candidates(NORM, "h200", 16384, math.inf)
     assert {p.label for p in (*found.kept, *found.pruned)} == {p.label for p in everything.kept}
     assert not everything.pruned
-    every = planner.candidates(NORM, "h200", None)
+    every = (*planner.candidates(NORM, "h200", None), *planner.candidates_to_measure(NORM, "h200", None))
     assert {p.shape for p in everything.kept} == {c.shape for c in every if isinstance(c, KernelPlan)}
     assert found.refused == everything.refused == tuple(c for c in every if isinstance(c, Refusal))
     assert len(found.kept) < len(everything.kept)
+
+
+def test_clusters_along_m_are_timed_too() -> None:
+    """The cost model does not choose among them."""
+    found = candidates(NORM, "h200", 16384)
+    assert "cooperative-128x256-m2" in {p.shape.name for p in (*found.kept, *found.pruned)}
+    assert {p.cluster_m for p in found.kept} == {1, 2}
+    assert planner.plan(NORM, "h200", None).cluster_m == 1
 
 
 @pytest.mark.parametrize("m, rows", [(1, 128), (128, 128), (129, 512), (2048, 2048), (2049, None)])
@@ -61,6 +70,7 @@ def test_every_plan_serves_the_whole_class() -> None:
     found = candidates(fed_back(), "h200", 5, math.inf)
     assert found.rows == 128
     assert all(p.max_m is not None and p.max_m >= 128 for p in found.kept)
+    assert {p.cluster_m for p in found.kept} == {1}  # one row block
     widest = planner.row_limits(fed_back())[-1]
     last = candidates(fed_back(), "h200", widest, math.inf)
     assert {p.max_m for p in last.kept} == {widest}
@@ -73,7 +83,8 @@ def test_pipelines_are_candidates_of_their_own() -> None:
     x = b.op("add", b.gemm(), b.load("r", Space.TILE, DType.FP32))
     b.output("y", b.op("mul", x, b.load("s", Space.TILE, DType.FP32)), BF16)
     found, everything = (candidates(b.spec(), "h200", 16384, within) for within in (KEEP_WITHIN, math.inf))
-    planned = {c.shape: c for c in planner.candidates(b.spec()) if isinstance(c, KernelPlan)}
+    every = (*planner.candidates(b.spec()), *planner.candidates_to_measure(b.spec()))
+    planned = {c.shape: c for c in every if isinstance(c, KernelPlan)}
     for considered in (found, everything):
         labels = [p.label for p in considered.kept]
         assert len(set(labels)) == len(labels) > len({p.shape for p in considered.kept})

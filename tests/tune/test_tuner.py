@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import pytest
@@ -108,7 +109,7 @@ def test_what_is_said_names_every_plan() -> None:
     considered = outcome.candidates
     for name in (*LABELS, *(p.label for p in considered.pruned), *(r.shape.name for r in considered.refused)):
         assert f"  {name}" in text
-    assert f"the cost model would choose {LABELS[0]}, 33." in text
+    assert re.search(rf"the cost model would choose {LABELS[0]}, 3[23]\.\d % slower", text)
     assert f"dropped after {LOOKS[0]} rounds" in text
 
 

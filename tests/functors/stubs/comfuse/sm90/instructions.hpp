@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include <algorithm>
+
 #include "comfuse/numeric.hpp"
 
 #define CF_DEVICE inline
@@ -25,9 +27,10 @@ struct uint2 {
 struct uint4 {
   uint32_t x, y, z, w;
 };
-inline struct BlockIndex {
+inline struct OnGrid {
   int x;
-} blockIdx;
+} blockIdx, gridDim;
+using std::min;
 
 namespace comfuse {
 struct bf16 {  // for its size
