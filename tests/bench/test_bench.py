@@ -43,6 +43,16 @@ def test_mm_is_always_measured() -> None:
     assert len(providers.select(("plans",))) == 1 + len(providers.PLANS)
 
 
+def test_clusters_along_m_are_there_by_name() -> None:
+    """Beside the plans that the planner chooses among; without an epilogue too."""
+    names = {p.name for p in providers.ALONG_M}
+    assert "cooperative-128x256-m2" in names
+    assert not names & {p.name for p in providers.PLANS}
+    provider = providers.by_name("own-cooperative-128x256-m2")
+    assert provider.source is not None
+    assert "_c2x1_" in provider.source(workloads.POSTNORM[0]).name
+
+
 def test_floors() -> None:
     """By hand: 2 * 16384 * 768 * 768 / 788e12, and (3 * 327680 * 512 + 512 * 512 + 3 * 512) * 2 / 4.27e12."""
     assert POSTNORM[0].floor_us == pytest.approx(24.527, abs=1e-3)

@@ -60,11 +60,13 @@ def test_table_has_cycles_of_a_launch() -> None:
     assert cells[1][5:] == ["-", "-", "-"]
 
 
-def test_a_plan_may_be_asked_for_with_its_stages() -> None:
-    provider = providers.by_name("cooperative-128x256-c2-s3")
+@pytest.mark.parametrize("cluster", ["c2", "m2"])
+def test_a_plan_may_be_asked_for_with_its_stages(cluster: str) -> None:
+    name = f"cooperative-128x256-{cluster}-s3"
+    provider = providers.by_name(name)
     assert provider.source is not None
     source = provider.source(workloads.by_name("graphs-rmsnorm-8192x4096x4096"))
-    assert source.plan.label == provider.name == "cooperative-128x256-c2-s3"
+    assert source.plan.label == provider.name == name
     assert source.plan.tile_slots == 8
 
 

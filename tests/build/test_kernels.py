@@ -82,6 +82,11 @@ def plans() -> list[object]:
     for n, width in ((1024, 256), (1152, 288)):
         spec = catalog.layernorm(n, 1024, BF16, bias=BF16, residual=BF16, ln_weight=BF16, ln_bias=BF16)
         chosen.append(pytest.param(force(spec, TileShape("cooperative", 128, width, 2)), id=f"{n}-{width}"))
+    # Halves of B to both CTAs of a cluster: in groups of 32 columns, and in blocks of 64.
+    for name in ("layernorm", "mn-major", "two-products", "column-feedback"):
+        spec = PROGRAMS[name]()
+        shape = TileShape("cooperative", 128, 128 if spec.products > 1 else 256, 1, cluster_m=2)
+        chosen.append(pytest.param(force(spec, shape, m=2 * ROWS), id=f"{name}-along-m"))
     return chosen
 
 
