@@ -317,3 +317,11 @@ def test_a_refusal_is_forgotten_when_the_tables_change() -> None:
     from comfuse.ops import resolver
 
     assert "COMFUSE_TUNED" in resolver._ENVIRONMENT
+
+
+def test_a_cluster_along_m_is_chosen_by_measurement(asked: Path) -> None:
+    along_m = next(p for p in planner.candidates_to_measure(SPEC) if isinstance(p, KernelPlan))
+    update(asked, [entry(plan=along_m)])
+    chosen = tuned.plan(SPEC)
+    assert (chosen.shape, chosen.cluster_m) == (along_m.shape, 2)
+    assert tuned.is_measured(chosen)
