@@ -15,17 +15,16 @@ _RESIDENCES = {"resident": "Resident", "resident_first": "ResidentFirst", "strea
 def emit_chain(plan: ChainPlan) -> KernelSource:
     """The source of a chain's planned kernel; equal plans give equal bytes."""
     chain, shape = plan.spec, plan.shape
-    rows = "RowsInRegisters" if shape.rows_in_registers else "RowsInShared"
+    declarations = declare_chain(plan.program, plan.middle, plan.further, plan.deferred)
     arguments = [
         gemm(chain.links[0]),
         "Middle",
         gemm(chain.links[1]),
         _schedule(shape),
-        f"cf::{rows}</*K=*/{chain.links[0].k}>",
+        _rows(plan, declarations.last_operands),
         _weights(plan.weights),
         f"cf::TileSlots<{plan.tile_slots}>",
     ]
-    declarations = declare_chain(plan.program, plan.middle, plan.further, plan.deferred)
     further = [
         f"cf::Link<{name}, {gemm(link)}>"
         for name, link in zip(middle_names(len(plan.further)), chain.links[2:], strict=True)
@@ -38,6 +37,14 @@ def emit_chain(plan: ChainPlan) -> KernelSource:
 def _schedule(shape: ChainShape) -> str:
     numbers = {"Warpgroups": shape.warpgroups, "Block": BLOCK, "Buffers": shape.buffers}
     return f"cf::ChainSchedule<{', '.join(f'/*{name}=*/{number}' for name, number in numbers.items())}>"
+
+
+def _rows(plan: ChainPlan, operands: list[str]) -> str:
+    template = "RowsInRegisters" if plan.shape.rows_in_registers else "RowsInShared"
+    arguments = [f"/*K=*/{plan.spec.links[0].k}"]
+    if plan.rows_operand is not None:
+        arguments.append(operands[plan.rows_operand])
+    return f"cf::{template}<{', '.join(arguments)}>"
 
 
 def _weights(weights: Weights) -> str:

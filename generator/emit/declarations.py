@@ -48,6 +48,7 @@ class Declarations:
     middle: list[Section] = field(default_factory=list)  # of a chain: what comes before the program
     program: list[Section] = field(default_factory=list)
     tensor_operands: list[str] = field(default_factory=list)  # names, in the order of the ABI
+    last_operands: list[str] = field(default_factory=list)  # of a chain: names, of its last link
 
 
 def declare(program: PhaseProgram) -> Declarations:
@@ -89,7 +90,7 @@ def declare_chain(
         computed += link.writer.declare_vectors()
         result.vectors += link.writer.lines
     result.vectors += layout.declaration("Vectors", "cf::Vectors", computed)
-    names = last.writer.operand_names
+    names = result.last_operands = last.writer.operand_names
     result.middle = first.middle(names[len(names) - handed :], deferred.vectors)
     for number, (name, link) in enumerate(zip(middle_names(len(between)), between, strict=True), 1):
         title = f"link {number}: over (M, H{number}), and on as A of link {number + 1}"

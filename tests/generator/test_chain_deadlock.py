@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from comfuse.generator.plan.chain import CHAIN_SHAPES, ChainPlan, chain_candidates
 from comfuse.generator.plan.chain.kernel import Residence
 from comfuse.generator.plan.chain.memory import least_ring
+from comfuse.generator.plan.chain.rows import holds_tiles
 
 from .chain_programs import CHAINS
 from .chained import ChainMachine, ChainSimulation
@@ -77,6 +78,51 @@ def test_progress(data: st.DataObject) -> None:
     assert finishes(m)
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_progress_where_tiles_are_held(data: st.DataObject) -> None:
+    """In slots that hold whole tiles, or where the rows of A are the operand: in their two stages."""
+    shape = data.draw(st.sampled_from(CHAIN_SHAPES))
+    residence = data.draw(st.sampled_from(list(STAYS)))
+    from_rows = data.draw(st.booleans())
+    pieces = data.draw(st.integers(1, 4))
+    m = machine(
+        residence,
+        least_ring(residence) + data.draw(st.integers(0, 3)),
+        tiles=data.draw(st.integers(1, 12)),
+        warpgroups=shape.warpgroups,
+        buffers=shape.buffers,
+        blocks=data.draw(st.integers(1, 5)),
+        rows_in_registers=shape.rows_in_registers,
+        row_stages=2 if from_rows else data.draw(st.integers(1, 2)),
+        slots=pieces * data.draw(st.integers(1, 2)),
+        further=tuple(data.draw(st.lists(st.integers(1, 4), max_size=2))),
+        outer_pieces=pieces,
+        holds_tile=True,
+        from_rows=from_rows,
+    )
+    assert finishes(m)
+
+
+def test_the_simulation_finds_the_deadlock_of_one_stage_of_rows() -> None:
+    """Rows that are held until the next ones are here need a second place."""
+    m = machine(
+        "resident",
+        0,
+        tiles=4,
+        warpgroups=2,
+        buffers=2,
+        blocks=2,
+        rows_in_registers=False,
+        row_stages=2,
+        outer_pieces=4,
+        holds_tile=True,
+        from_rows=True,
+    )
+    assert finishes(m)
+    assert not finishes(dataclasses.replace(m, row_stages=1))
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_progress_of_batches(data: st.DataObject) -> None:
@@ -134,5 +180,6 @@ def test_progress_of_every_plan(name: str) -> None:
             further=tuple(-(-link.k // 64) for link in p.spec.links[2:]),
             further_pieces=tuple(len(f.phases[0].tiles) * -(-f.spec.n // 32) for f in p.further),
             outer_pieces=sum(len(phase.tiles) for phase in p.program.phases) * p.tile_n // 32,
+            holds_tile=holds_tiles((p.middle, *p.further), p.program, p.tile_slots),
         )
         assert finishes(m), m

@@ -1,4 +1,4 @@
-// cf_sm90_chain_bf16_128x128x128x128_w3_2de8d255
+// cf_sm90_chain_bf16_128x128x128x128_w3_153dc5f0
 //   middle0 = relu(a @ w0.T + b0)
 //   middle1 = relu(middle0 @ w1.T + b1)
 //   add2 = middle1 @ w2.T + b2
@@ -50,8 +50,8 @@ using Phase1 = cf::Phase<cf::Tiles<residual>, cf::Columns<rstd, mean_scaled>, cf
 using Further = cf::Further<cf::Link<Middle1, cf::Gemm<cf::bf16, /*N=*/128>>>;
 using Kernel = cf::sm90::FusedChain<cf::Gemm<cf::bf16, /*N=*/128>, Middle, cf::Gemm<cf::bf16, /*N=*/128>,
                                     cf::ChainSchedule</*Warpgroups=*/3, /*Block=*/64, /*Buffers=*/1>,
-                                    cf::RowsInShared</*K=*/128>, cf::Resident, cf::TileSlots<4>,
+                                    cf::RowsInShared</*K=*/128, residual>, cf::Resident, cf::TileSlots<4>,
                                     cf::Operands<b0, b1, b2, residual, norm_weight, norm_bias>, Vectors,
                                     cf::Program<Phase0, Phase1>, cf::NothingHanded, Further>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_chain_bf16_128x128x128x128_w3_2de8d255, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_chain_bf16_128x128x128x128_w3_153dc5f0, program::Kernel)

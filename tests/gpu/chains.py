@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -96,6 +96,29 @@ def _softmax(b: Build, x: int) -> int:
     return b.op("div", e, b.op("row_sum", e))
 
 
+def _behind(program: Callable[[Build, int, DType], int]) -> Make:
+    """A ReLU, then what a program makes of the second GEMM."""
+
+    def make(s: Sizes, dtype: DType) -> ChainSpec:
+        first, _ = catalog.b2b(s.n, s.k, s.h, dtype, activation0="relu").links
+        b = Build(s.n, s.h, dtype, Layouts())
+        return ChainSpec((first, b.stored("y", program(b, b.gemm(), dtype), dtype)))
+
+    return make
+
+
+#: Exact on small integers; tile operands behind the last GEMM and nowhere else.  Where the first three are
+#: given A itself, they are read from A's rows.
+RESIDUALS: dict[str, Make] = {
+    "residual": _behind(lambda b, x, dtype: b.op("add", x, b.tile("residual", dtype))),
+    "residual behind a peak": _behind(
+        lambda b, x, dtype: b.op("add", b.op("sub", x, b.op("row_max", x)), b.tile("residual", dtype))
+    ),
+    "residual of three": lambda s, dtype: three_layers(s.k, s.h, s.h1 or s.h, s.n, dtype, residual=dtype),
+    "two residuals": _behind(
+        lambda b, x, dtype: b.op("add", b.op("mul", x, b.tile("gate", dtype)), b.tile("residual", FP32))
+    ),
+}
 #: Three GEMMs; exact on small integers.
 THREE: dict[str, Make] = {"three": _three(out=FP32), "three operands": _operands(outputs=2)}
 
@@ -130,6 +153,7 @@ DEFERRED: dict[str, Make] = DEFERRED_EXACT | {
 }
 PROGRAMS: dict[str, Make] = (
     EXACT
+    | RESIDUALS
     | THREE
     | DEFERRED
     | {
@@ -191,6 +215,13 @@ class ChainInputs:
     b: Tensor
     operands: list[Tensor]
     scalars: list[float]
+
+    def of_itself(self) -> ChainInputs:
+        """With A as every tile operand of A's size; M has to differ from what else there is."""
+        operands = [
+            self.a if t.shape == self.a.shape and t.dtype == self.a.dtype else t for t in self.operands
+        ]
+        return replace(self, operands=operands)
 
     @property
     def split(self) -> tuple[list[Tensor], list[Tensor]]:

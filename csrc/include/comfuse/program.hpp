@@ -222,14 +222,17 @@ template <int Warpgroups, int Block, int Buffers>
 struct ChainSchedule {
   static constexpr int kWarpgroups = Warpgroups, kBlock = Block, kBuffers = Buffers;
 };
-// Where the first GEMM's A, `Columns` wide, waits while the blocks pass.
-template <int Columns>
+// Where the first GEMM's A, `Columns` wide, waits while the blocks pass.  `OperandT`: a tile operand of the
+// program behind the last GEMM that is read from these rows where it is the same tensor; void: none is.
+template <int Columns, class OperandT = void>
 struct RowsInRegisters {
+  using Operand = OperandT;
   static constexpr int K = Columns;
   static constexpr bool kInRegisters = true;
 };
-template <int Columns>
+template <int Columns, class OperandT = void>
 struct RowsInShared {
+  using Operand = OperandT;
   static constexpr int K = Columns;
   static constexpr bool kInRegisters = false;
 };

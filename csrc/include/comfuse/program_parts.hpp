@@ -89,6 +89,9 @@ constexpr int count_of(List<X...>) {
   return (0 + ... + int(Is<X>::value));
 }
 
+template <class P>
+struct HasTiles : std::bool_constant<(P::Tiles::size > 0)> {};
+
 template <class... L>
 struct Concatenate {
   using type = List<>;

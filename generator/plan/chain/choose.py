@@ -27,6 +27,7 @@ from comfuse.generator.plan.chain.kernel import (
     tile_columns,
 )
 from comfuse.generator.plan.chain.middle import split_further, split_middle
+from comfuse.generator.plan.chain.rows import operand_of_rows
 from comfuse.generator.plan.choose import plan
 from comfuse.generator.plan.cost import LARGE_M
 from comfuse.generator.spec import FusedSpec
@@ -190,6 +191,7 @@ class _Considered:
         weights, slots = fitted
         floor = cost.floor_us(self.chain, self.gpu, self.m)
         programs = self.middle, self.further, self.program
+        rows_operand = operand_of_rows(links, (self.middle, *self.further), self.program, slots)
         predicted = cost.predict_us(self.chain, *programs, shape, weights, self.gpu, self.m)
         return ChainPlan(
             spec=self.chain,
@@ -200,12 +202,13 @@ class _Considered:
             shape=shape,
             weights=weights,
             tile_slots=slots,
+            rows_operand=rows_operand,
             tile_n=tile_columns(self.chain.last.n),
             shared_bytes=memory.shared_bytes(self.deferred, shape, weights, slots),
             registers=registers.held(links, self.middle, self.program, shape),
             decisions=(
                 *(line for p in (self.middle, *self.further, self.program) for line in p.decisions),
-                *_decisions(self.chain, self.deferred, self.m),
+                *_decisions(self.chain, self.deferred, self.m, rows_operand),
             ),
             gpu=self.gpu.name,
             predicted_us=max(floor, predicted),
@@ -214,7 +217,7 @@ class _Considered:
         )
 
 
-def _decisions(chain: ChainSpec, deferred: Deferred, m: int) -> tuple[str, ...]:
+def _decisions(chain: ChainSpec, deferred: Deferred, m: int, rows_operand: int | None) -> tuple[str, ...]:
     first, *between, last = deferred.links.links
     said = [
         f"planned for M = {m}",
@@ -232,6 +235,9 @@ def _decisions(chain: ChainSpec, deferred: Deferred, m: int) -> tuple[str, ...]:
     if deferred.peak is not None:
         name = first.nodes[deferred.peak].name
         said.append(f"{name} is the largest so far: what was accumulated is scaled when it grows")
+    if rows_operand is not None:
+        name = last.operands[rows_operand].name
+        said.append(f"{name}: where it is the first GEMM's A, read from the rows of that on chip")
     if any(node.op in REDUCTIONS and REDUCTIONS[node.op].axis == "row" for node in last.nodes):
         said.append("row reductions: one tile holds whole rows")
     return tuple(said)

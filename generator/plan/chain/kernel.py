@@ -79,6 +79,7 @@ class ChainPlan:
     shape: ChainShape
     weights: Weights
     tile_slots: int  # a warpgroup
+    rows_operand: int | None  # of the last link: where it is A itself, it is read from A's rows
     tile_n: int
     shared_bytes: int
     registers: int  # estimate, that a thread holds while GEMMs run

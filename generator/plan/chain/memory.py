@@ -74,13 +74,13 @@ def shared_bytes(deferred: Deferred, shape: ChainShape, weights: Weights, slots:
     slot = max(slot_bytes(link) for link in chain.links)
     return (
         weight_bytes(chain, weights)
-        + shape.warpgroups * (_row_bytes(chain) + slots * slot)
+        + shape.warpgroups * (row_bytes(chain) + slots * slot)
         + _vector_bytes(deferred, shape)
         + _barrier_bytes(chain, shape, weights, slots)
     )
 
 
-def _row_bytes(chain: ChainSpec) -> int:
+def row_bytes(chain: ChainSpec) -> int:
     """A warpgroup's rows of X."""
     return ROWS * padded_k(chain.links[0].k) * _ELEMENT
 
@@ -132,7 +132,7 @@ def weights_and_slots(
 
 def _deepest(deferred: Deferred, shape: ChainShape, least: Weights, slots: int, limit: int) -> Weights:
     """As deep a ring as fits; one of one link's blocks beside the rows of X that come next, if they fit."""
-    next_rows = shape.warpgroups * _row_bytes(deferred.links) if least.residence == "resident_first" else 0
+    next_rows = shape.warpgroups * row_bytes(deferred.links) if least.residence == "resident_first" else 0
     if shared_bytes(deferred, shape, least, slots) + next_rows <= limit:
         limit -= next_rows
     weights = least

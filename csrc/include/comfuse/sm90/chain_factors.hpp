@@ -100,16 +100,16 @@ struct ChainFactors {
   // ---- loads, by one thread
   static constexpr uint64_t kOnce = uint64_t(cute::TMA::CacheHintSm90::EVICT_FIRST),
                             kAgain = uint64_t(cute::TMA::CacheHintSm90::EVICT_LAST);
-  template <uint64_t kHint>
-  CF_DEVICE static void load_rows(Maps const& maps, uint64_t* full, uint8_t* to, int row, int batch) {
+  CF_DEVICE static void load_rows(Maps const& maps, uint64_t hint, uint64_t* full, uint8_t* to, int row,
+                                  int batch) {
     Barrier::arrive_and_expect_tx(full, kRowBytes);
 #pragma unroll
     for (int box = 0; box < kBoxesK; ++box) {
       uint8_t* const part = to + box * kBlockBytes;
       if constexpr (kBatched)
-        cute::SM90_TMA_LOAD_3D::copy(&maps.rows, full, kHint, part, box * 64, row, batch * maps.rows_step);
+        cute::SM90_TMA_LOAD_3D::copy(&maps.rows, full, hint, part, box * 64, row, batch * maps.rows_step);
       else
-        cute::SM90_TMA_LOAD_2D::copy(&maps.rows, full, kHint, part, box * 64, row);
+        cute::SM90_TMA_LOAD_2D::copy(&maps.rows, full, hint, part, box * 64, row);
     }
   }
   CF_DEVICE static void load_first(Maps const& maps, uint64_t* full, uint8_t* to, int block, int batch) {

@@ -74,7 +74,7 @@ class FurtherGemm {
 
  public:
   CF_DEVICE FurtherGemm(typename Kernel::Params const& params, WeightReader<Factors>& weights,
-                        SlotRing<Kernel>& ring, uint8_t const* vectors)
+                        typename Kernel::Ring& ring, uint8_t const* vectors)
       : params_(params), weights_(weights), ring_(ring), vectors_(vectors) {}
 
   // `row`: the first of the warp's 16 rows in the matrix.  `results`: what the GEMM before gave, and in its
@@ -139,7 +139,7 @@ class FurtherGemm {
 
   typename Kernel::Params const& params_;
   WeightReader<Factors>& weights_;
-  SlotRing<Kernel>& ring_;
+  typename Kernel::Ring& ring_;
   uint8_t const* vectors_;
 };
 

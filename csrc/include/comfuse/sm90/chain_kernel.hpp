@@ -6,6 +6,7 @@
 
 #include "comfuse/abi.h"
 #include "comfuse/sm90/chain_mainloop.hpp"
+#include "comfuse/sm90/chain_ring.hpp"
 #include "comfuse/sm90/chain_scheduler.hpp"
 #include "comfuse/sm90/divisor.hpp"
 #include "comfuse/sm90/epilogue.hpp"
@@ -63,6 +64,18 @@ struct FusedChain {
   }
   static_assert(kSlots >= most_tiles(Phases{}), "a phase holds a slot for each operand");
   static_assert(OperandList::size <= CF_MAX_OPERANDS);
+  using Ring = ChainRing<FusedChain>;
+  // What a tile's phases read, where one phase reads it all: the ring then holds whole tiles.
+  static constexpr int kSlotsPerTile = most_tiles(Phases{}) * TileN / kFragmentColumns;
+  static constexpr bool kHoldsTile =
+      kSlotsPerTile > 0 && kSlots % kSlotsPerTile == 0 &&
+      count_of<HasTiles>(Phases{}) == 1 && count_of<HasTiles>(PhasesOf<Program>{}) == 1;
+  // The operand that may be X itself, and then is read from X's rows: two stages of them are needed, since
+  // one stays until the next tile is here.  The slots, which nothing else fills then, can be the second.
+  using RowsOperand = typename RowsT::Operand;
+  static constexpr bool kSharesRows = !std::is_void<RowsOperand>::value;
+  template <class Operand>
+  static constexpr bool kMayBeRows = std::is_same<Operand, RowsOperand>::value;
   template <class Operand>
   static constexpr int kColumnsOf = columns_between<Operand>(N, Betweens{});
 
@@ -82,19 +95,30 @@ struct FusedChain {
 
   // ---- shared memory: weights, each warpgroup's rows, each one's tile slots, vectors, barriers
   static constexpr int kRowsOffset = Factors::kWeightBytes;
+  static constexpr int row_barriers(int row_stages) { return kSharesRows ? 2 : row_stages; }
   static constexpr int shared_bytes(int row_stages) {
     return kRowsOffset + kWarpgroups * (row_stages * Factors::kRowBytes + kSlots * kSlotBytes) +
            kMiddleBytes + kOuterBuffers * kOuterBytes +
-           8 * (Factors::kWeightBarriers + 2 * kWarpgroups * (row_stages + kSlots));
+           8 * (Factors::kWeightBarriers + 2 * kWarpgroups * (row_barriers(row_stages) + kSlots));
   }
   static constexpr int kMaxSharedBytes = 232448;
-  static constexpr int kRowStages = shared_bytes(2) <= kMaxSharedBytes ? 2 : 1;
+  static constexpr int kRowStages = shared_bytes(2) <= kMaxSharedBytes ? 2 : 1,
+                       kRowBarriers = row_barriers(kRowStages);
   static constexpr int kSlotsOffset = kRowsOffset + kWarpgroups * kRowStages * Factors::kRowBytes;
   static constexpr int kMiddleOffset = kSlotsOffset + kWarpgroups * kSlots * kSlotBytes;
   static constexpr int kOuterOffset = kMiddleOffset + kMiddleBytes;
   static constexpr int kBarriersOffset = kOuterOffset + kOuterBuffers * kOuterBytes;
   static constexpr int kSharedBytes = shared_bytes(kRowStages);
   static_assert(kSharedBytes <= kMaxSharedBytes, "the plan needs more shared memory than a CTA can have");
+
+  template <class Operand>
+  static constexpr bool fits_rows(Operand*) {
+    return kHoldsTile && !kBatched && Factors::K == N &&
+           (kRowStages == 2 || kSlots * kSlotBytes >= Factors::kRowBytes) &&
+           std::is_same<typename ElementOf<Operand>::type, Element>::value;
+  }
+  static constexpr bool fits_rows(void*) { return true; }
+  static_assert(fits_rows(static_cast<RowsOperand*>(nullptr)));
 
   // ---- outputs
   static constexpr int kOutputs = output_count(StoresOf<Program>{});
@@ -107,6 +131,7 @@ struct FusedChain {
     CfTensor operands[OperandList::size > 0 ? OperandList::size : 1], outputs[kOutputs > 0 ? kOutputs : 1];
     float scalars[CF_MAX_SCALARS];
     int m, row_blocks;
+    bool rows_are_operand;
     Divisor blocks_of_batch;
     Workspace workspace;
   };
@@ -123,6 +148,13 @@ struct FusedChain {
       return data;
   }
 
+  CF_DEVICE static bool rows_are_operand(Params const& params) {
+    if constexpr (kSharesRows)
+      return params.rows_are_operand;
+    else
+      return false;
+  }
+
   CF_DEVICE static void run(Params const& params) {
     extern __shared__ __align__(1024) uint8_t memory[];
     auto const weights = weights_in(memory);
@@ -130,7 +162,7 @@ struct FusedChain {
       weights.init();
       for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
         auto const own = shared_of(memory, warpgroup);
-        for (int i = 0; i < kRowStages; ++i) {
+        for (int i = 0; i < kRowBarriers; ++i) {
           Barrier::init(own.rows_full + i, 1);
           Barrier::init(own.rows_empty + i, 4);
         }
@@ -166,19 +198,33 @@ struct FusedChain {
   struct Shared {
     uint8_t* rows;
     uint64_t *rows_full, *rows_empty;
-    typename SlotRing<FusedChain>::Shared ring;
+    typename Ring::Shared ring;
+
+    CF_DEVICE uint8_t* rows_of(uint32_t stage) const {
+      if constexpr (kRowStages < kRowBarriers) return stage == 0 ? rows : ring.slots;
+      return rows + stage * Factors::kRowBytes;
+    }
   };
   CF_DEVICE static Shared shared_of(uint8_t* memory, int warpgroup) {
     auto* barriers = reinterpret_cast<uint64_t*>(memory + kBarriersOffset) + Factors::kWeightBarriers +
-                     2 * warpgroup * (kRowStages + kSlots);
-    auto* slot_barriers = barriers + 2 * kRowStages;
+                     2 * warpgroup * (kRowBarriers + kSlots);
+    auto* slot_barriers = barriers + 2 * kRowBarriers;
     return {memory + kRowsOffset + warpgroup * kRowStages * Factors::kRowBytes,
             barriers,
-            barriers + kRowStages,
+            barriers + kRowBarriers,
             {memory + kSlotsOffset + warpgroup * kSlots * kSlotBytes, slot_barriers, slot_barriers + kSlots}};
   }
   CF_DEVICE static typename Factors::Shared weights_in(uint8_t* memory) {
     return {memory, reinterpret_cast<uint64_t*>(memory + kBarriersOffset)};
+  }
+  struct RowPosition {
+    uint32_t stage = 0, phase = 0;
+    CF_DEVICE void advance(Params const& params) {
+      if (++stage == row_stages(params)) stage = 0, phase ^= 1;
+    }
+  };
+  CF_DEVICE static uint32_t row_stages(Params const& params) {
+    return rows_are_operand(params) ? 2 : kRowStages;
   }
   CF_DEVICE static uint8_t* outer_vectors(uint8_t* memory, int warpgroup) {
     return memory + kOuterOffset + (kOuterBuffers > 1 ? warpgroup * kOuterBytes : 0);
@@ -193,27 +239,27 @@ struct FusedChain {
   // ---- one thread for each warpgroup: rows of X, a stage ahead where there are two, and tile operands
   CF_DEVICE static void produce_rows(Params const& params, Shared const& shared, int warpgroup) {
     // Rows that a tile operand is likely to be read from again stay in L2.
-    constexpr uint64_t kHint =
-        kTileOperands > 0 ? uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL) : Factors::kOnce;
+    uint64_t const hint = kTileOperands > 0 && !rows_are_operand(params)
+                              ? uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL)
+                              : Factors::kOnce;
     Scheduler ahead = scheduler(params, warpgroup);
-    RingPosition<kRowStages> rows;
+    RowPosition rows;
     auto const load_rows = [&] {
       while (ahead.idle()) ahead.advance();
       if (ahead.done()) return;
-      wait(shared.rows_empty[rows.slot], rows.phase ^ 1);
-      Factors::template load_rows<kHint>(params.factors, shared.rows_full + rows.slot,
-                                         shared.rows + rows.slot * Factors::kRowBytes, ahead.item().row(),
-                                         ahead.item().batch);
-      rows.advance();
+      wait(shared.rows_empty[rows.stage], rows.phase ^ 1);
+      Factors::load_rows(params.factors, hint, shared.rows_full + rows.stage, shared.rows_of(rows.stage),
+                         ahead.item().row(), ahead.item().batch);
+      rows.advance(params);
       ahead.advance();
     };
-    if constexpr (kRowStages > 1) load_rows();
+    if (row_stages(params) > 1) load_rows();
     RingPosition<(kSlots > 0 ? kSlots : 1)> slots;
 #pragma unroll 1
     for (Scheduler tiles = scheduler(params, warpgroup); !tiles.done(); tiles.advance()) {
       if (tiles.idle()) continue;
       load_rows();
-      produce_phases(params, shared, tiles.item(), slots, Phases{});
+      if (!rows_are_operand(params)) produce_phases(params, shared, tiles.item(), slots, Phases{});
     }
   }
   // In the order in which the consumers read them.
@@ -302,7 +348,7 @@ struct FusedChain {
     uint8_t* const vectors = outer_vectors(memory, warpgroup);
     WeightReader<Factors> weights(weights_in(memory));
     Epilogue<FusedChain> epilogue(params, {shared.ring, vectors, nullptr, nullptr, {}}, 0, warp_of_group());
-    RingPosition<kRowStages> rows;
+    RowPosition rows;
 #pragma unroll 1
     for (Scheduler tiles = scheduler(params, warpgroup); !tiles.done(); tiles.advance()) {
       if (tiles.idle()) {
@@ -313,13 +359,15 @@ struct FusedChain {
       typename Factors::Results results;
       ChainMainloop<FusedChain> mainloop(params, weights, epilogue.ring(), memory + kMiddleOffset);
       auto const item = tiles.item();
-      wait(shared.rows_full[rows.slot], rows.phase);
-      mainloop.run({shared.rows + rows.slot * Factors::kRowBytes, shared.rows_empty + rows.slot,
+      wait(shared.rows_full[rows.stage], rows.phase);
+      uint8_t* const rows_of_tile = shared.rows_of(rows.stage);
+      epilogue.ring().begin_tile(rows_of_tile);
+      mainloop.run({rows_of_tile, shared.rows_empty + rows.stage, shared.rows_empty + (rows.stage ^ 1),
                     item.row() + warp_of_group() * 16, vectors},
                    results, [&] {
                      if constexpr (kOuterBuffers > 1) copy_columns(params, item, vectors, ColumnVectors{});
                    });
-      rows.advance();
+      rows.advance(params);
       weights.finish_tile();
       epilogue.run(reinterpret_cast<Accumulator&>(results), item);
     }

@@ -15,6 +15,9 @@ struct FactorMaps<FusedChain<Parts...>> {
   static bool accepts(CfArgs const& args) { return args.k == Factors::K; }
   static bool encode(typename Kernel::Params& params, CfArgs const& args) {
     auto& maps = params.factors;
+    if constexpr (Kernel::kSharesRows)
+      params.rows_are_operand =
+          are_same(args.a, args.operands[ElementOf<typename Kernel::RowsOperand>::index]);
     constexpr bool kBatched = Kernel::kBatched;
     bool ok =
         encode_factor<T, false, kBatched>(&maps.rows, args.a, args.batches, args.m, args.k, Kernel::TileM);
@@ -32,6 +35,9 @@ struct FactorMaps<FusedChain<Parts...>> {
   }
 
  private:
+  static bool are_same(CfTensor const& a, CfTensor const& b) {
+    return a.data == b.data && a.stride == b.stride;
+  }
   template <class... F>
   static bool encode_later(LaterMaps* maps, CfArgs const& args, List<F...>) {
     CfTensor const* factor = args.b + Factors::kProducts;

@@ -23,7 +23,7 @@ class ChainMainloop {
   using Params = typename Kernel::Params;
   using T = typename Factors::T;
   using Second = typename Factors::Second;
-  using Ring = SlotRing<Kernel>;
+  using Ring = typename Kernel::Ring;
   using Source = MiddleSource<Kernel, Middle, Factors::kProducts>;
   using States = MiddleStates<Middle, Factors::H>;
   static constexpr int kBlocks = Factors::kBlocks, kBlock = Factors::kBlock, kBuffers = Factors::kBuffers;
@@ -34,7 +34,7 @@ class ChainMainloop {
   using Results = typename Factors::Results;
   struct Tile {
     uint8_t* rows;  // of X, in shared memory
-    uint64_t* rows_empty;
+    uint64_t *rows_empty, *rows_empty_before;  // of these rows, and of those of the tile before
     int row;  // first of the warp's 16 rows in the matrix
     uint8_t* vectors;  // of the program behind: what the middle hands on
   };
@@ -139,7 +139,11 @@ class ChainMainloop {
       load_matrices(to, from);
     }
   }
-  CF_DEVICE static void free_rows(Tile const& tile) {
+  // Rows that the program behind reads stay until the next tile is here; then they are handed back, as is
+  // what else that program held.
+  CF_DEVICE void free_rows(Tile const& tile) {
+    ring_.release_tile(params_, tile.rows_empty_before);
+    if (Kernel::rows_are_operand(params_)) return;
     __syncwarp();
     if (lane_id() == 0) arrive(*tile.rows_empty);
   }

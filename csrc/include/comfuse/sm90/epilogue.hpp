@@ -31,7 +31,7 @@ class Epilogue {
   using Layout = WorkspaceLayout<Kernel>;
   using Collected = CollectorMemory<Kernel>;
   using InCluster = ClusterGroup<Kernel>;
-  using Ring = SlotRing<Kernel>;
+  using Ring = typename Kernel::Ring;
   static constexpr int kFragments = Kernel::kFragments, kRows = 2 * kFragments;  // rows a thread touches
   static constexpr int TileN = Kernel::TileN, kChunks = TileN / kFragmentColumns;
   static constexpr int kGroup = group_columns(ReductionsOf<Program>{});
@@ -133,10 +133,18 @@ class Epilogue {
     FragmentSource<Kernel, P> source(params_, item, shared_.vectors, row_, columns);
     source.groups = groups;
     source.column_states = shared_.columns;
+    constexpr bool kHoldsTile = Ring::kHoldsTile && P::Tiles::size > 0;
+    if constexpr (kHoldsTile) {
+      ring_.acquire_tile(params_, row_);
+      source.runs = &ring_.runs();
+    }
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       HeldSlots<kFragments, P::Tiles::size> slots;
-      ring_.acquire(slots);
+      if constexpr (kHoldsTile)
+        ring_.locate(slots, chunk);
+      else
+        ring_.acquire(slots);
       if (kGroup > 0 && chunk % kChunksOfGroup == 0)
         begin_group<P>(rows, groups, tile, chunk / kChunksOfGroup);
 #pragma unroll
@@ -154,7 +162,7 @@ class Epilogue {
           perform_all(env, accumulator[i] + source.column / 2, reducers, typename P::Effects{});
         });
       }
-      ring_.release(slots);
+      if constexpr (!kHoldsTile) ring_.release(slots);
       if (kGroup > 0 && (chunk + 1) % kChunksOfGroup == 0)
         end_group(reducers, chunk / kChunksOfGroup, typename P::Effects{});
     }

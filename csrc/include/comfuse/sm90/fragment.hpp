@@ -5,6 +5,7 @@
 #include "comfuse/sm90/column_memory.hpp"
 #include "comfuse/sm90/fragment_layout.hpp"
 #include "comfuse/sm90/strided.hpp"
+#include "comfuse/sm90/thread_runs.hpp"
 #include "comfuse/sm90/transpose.hpp"
 
 namespace comfuse::sm90 {
@@ -32,6 +33,7 @@ struct FragmentSource {
   int column;  // first column of the fragment in its tile
   float const (*groups)[kRows];  // [group value of the phase][2 i + half], for the group of these columns
   uint8_t const* const* tiles;  // the slots that hold the tile operands' values
+  ThreadRuns const* runs;  // of a tile operand that may be A itself
   ColumnMemory<Kernel> column_states;  // of finished column reductions
   Fragment acc[Kernel::kProducts];
 
@@ -233,6 +235,11 @@ struct Always : std::true_type {};
 
 template <class Kernel, class P, int Index, class T>
 CF_DEVICE Fragment read(FragmentSource<Kernel, P> const& source, Tile<Index, T>) {
+  if constexpr (Kernel::template kMayBeRows<Tile<Index, T>>) {
+    Block<T> const blocks[2] = {source.runs->template load<T>(source.column, 0),
+                                source.runs->template load<T>(source.column, 1)};
+    return unpack_halves_of_fragment(blocks);
+  }
   uint8_t const* const slot = source.tiles[index_among<Always, Tile<Index, T>>(typename P::Tiles{})];
   uint32_t const row = source.row % 64u;
   if constexpr (Kernel::kPairs) return pairs_of_slot<T>(slot, row);

@@ -58,6 +58,9 @@ struct FusedGemm {
   static constexpr int slots_per_item(List<P...>) {  // of one member's ring
     return (0 + ... + P::Tiles::size) * kFragments * (TileN / 32);
   }
+  using Ring = SlotRing<FusedGemm>;
+  template <class>
+  static constexpr bool kMayBeRows = false;  // a tile operand that is A itself
   static constexpr int kSlotsPerItem = slots_per_item(PhasesOf<Program>{});
   template <class... P>
   static constexpr int most_tiles(List<P...>) {

@@ -24,6 +24,7 @@ class SlotRing {
     uint8_t* slots;
     uint64_t *full, *empty;
   };
+  static constexpr bool kHoldsTile = false;  // all slots of a phase at once
   // The turn to read slots, where teams share a ring.
   static constexpr bool kOrdered = Kernel::kTeams > 1 && Kernel::kSlotsPerItem > 0;
   using Turn = Turns<Kernel::kTeams, Kernel::kTeamSize * kWarpgroup, 1>;
@@ -62,7 +63,7 @@ class SlotRing {
     }
   }
 
- private:
+ protected:
   Shared shared_;
   RingPosition<(Kernel::kSlots > 0 ? Kernel::kSlots : 1)> position_;
 };

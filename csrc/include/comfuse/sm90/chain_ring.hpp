@@ -1,0 +1,71 @@
+// A chain's ring of slots for tile operands, of one warpgroup.  Where a ring holds all that a tile's phases
+// read, it is taken as a whole: no wait and no fence lies between the chunks.  What was read is then handed
+// back when the next tile is under way.  By then it went into what the warp has stored, so that no read can
+// still be under way, and no fence is needed, which would wait for the stores ahead of it.
+//
+// Where a tile operand is X itself, it is read from the rows of X that the first GEMM had.  That is known at
+// launch only, so a thread finds its part in either in the same way (ThreadRuns).
+#pragma once
+
+#include "comfuse/program_parts.hpp"
+#include "comfuse/sm90/shared_layout.hpp"
+#include "comfuse/sm90/slot_ring.hpp"
+#include "comfuse/sm90/thread_runs.hpp"
+
+namespace comfuse::sm90 {
+
+template <class Kernel>
+class ChainRing : public SlotRing<Kernel> {
+  using Base = SlotRing<Kernel>;
+  using Base::position_;
+  using Base::shared_;
+  using Params = typename Kernel::Params;
+  static constexpr int kSlotsPerTile = Kernel::kSlotsPerTile;
+
+ public:
+  static constexpr bool kHoldsTile = Kernel::kHoldsTile;
+  using Base::Base;
+
+  // Of the tile that begins: X's rows.
+  CF_DEVICE void begin_tile(uint8_t const* rows) { rows_ = rows; }
+  // `row`: the first of the warp's 16 rows.
+  CF_DEVICE void acquire_tile(Params const& params, int row) {
+    static_assert(kHoldsTile && Kernel::kSlots % kSlotsPerTile == 0);
+    bool const from_rows = Kernel::rows_are_operand(params);
+    first_slot_ = shared_.slots + position_.slot * Kernel::kSlotBytes;
+    if (!from_rows) {
+#pragma unroll
+      for (int i = 0; i < kSlotsPerTile; ++i) wait(shared_.full[position_.slot + i], position_.phase);
+    }
+    if constexpr (Kernel::kSharesRows) runs_.locate(from_rows ? rows_ : first_slot_, from_rows, row);
+    holds_ = true;
+  }
+  // The slots of a tile that is held, of its `chunk`-th 32 columns.
+  template <int Tiles>
+  CF_DEVICE void locate(HeldSlots<1, Tiles>& held, int chunk) const {
+#pragma unroll
+    for (int t = 0; t < Tiles; ++t)
+      held.address[0][t] = first_slot_ + (chunk * Tiles + t) * Kernel::kSlotBytes;
+  }
+  CF_DEVICE ThreadRuns const& runs() const { return runs_; }
+  // Hands back what the tile before held, if there was one; `rows_empty`: of that tile's rows.
+  CF_DEVICE void release_tile(Params const& params, uint64_t* rows_empty) {
+    if constexpr (kHoldsTile) {
+      if (!holds_) return;
+      __syncwarp();
+      if (Kernel::rows_are_operand(params)) {
+        if (lane_id() == 0) arrive(*rows_empty);
+      } else {
+        if (lane_id() < kSlotsPerTile) arrive(shared_.empty[position_.slot + lane_id()]);
+        position_.advance(kSlotsPerTile);
+      }
+    }
+  }
+
+ private:
+  uint8_t const *rows_ = nullptr, *first_slot_ = nullptr;
+  ThreadRuns runs_;
+  bool holds_ = false;
+};
+
+}  // namespace comfuse::sm90
