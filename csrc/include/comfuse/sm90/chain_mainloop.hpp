@@ -62,12 +62,11 @@ class ChainMainloop {
   template <class Begun>
   CF_DEVICE void run_both(Tile const& tile, ResultOfSecond& outer, Begun const& begun) {
     rows_ = uniform(cute::cast_smem_ptr_to_uint(tile.rows));
-    if constexpr (Factors::kRowsInRegisters) {
-      load_rows();
-      fence_async_shared();  // TMA will overwrite what this warp has read
-      free_rows(tile);
-    }
+    // Rows that wgmmas have taken from registers are read: no fence is needed before TMA overwrites them,
+    // which would wait for what the warp has just stored of the tile before.
+    if constexpr (Factors::kRowsInRegisters) load_rows();
     multiply_first<0>(0);
+    if constexpr (Factors::kRowsInRegisters) free_rows(tile);
     begun();
     MiddleRows<Kernel, Middle> const rows(params_, tile.row + lane_id() / 4);
     Source source(params_, rows, vectors_, warp_of_group() * 16);

@@ -51,7 +51,7 @@ struct Thread {
   uint64_t in = 0, out = 0;  // of the collective at hand
   int source = 0;
   bool fenced = false;  // a wgmma.fence since the last wait
-  std::vector<uint32_t> read;  // 16-byte units of shared memory, by ldmatrix since the last proxy fence
+  std::vector<uint32_t> read;  // 16-byte units of shared memory, by ldmatrix, that may be under way
   std::vector<Wgmma> issued;
   std::vector<WgmmaGroup> groups;  // committed since the last wait for all
   long committed = 0;

@@ -103,15 +103,17 @@ inline bool is_legal(TensorMap const& t) {
   return legal;
 }
 
-// ---- reads of shared memory, which TMA may overtake unless a fence of the proxies follows them
+// ---- reads of shared memory by ldmatrix, which TMA may overtake unless there is a fence of the proxies
+// behind them, or a wgmma that takes what they brought: it begins when its registers are there
 inline void note_read(uint32_t address) {
   ++self().cta->readers[address / 16];
   self().read.push_back(address / 16);
 }
-inline void proxy_fence() {
+inline void end_reads() {
   for (uint32_t unit : self().read) --self().cta->readers[unit];
   self().read.clear();
 }
+inline void proxy_fence() { end_reads(); }
 
 // A box, element by element: what lies outside the tensor is zero, and counts as bytes all the same.
 inline void load_box(TensorMap const& t, uint32_t to, int const (&corner)[5]) {

@@ -83,6 +83,7 @@ inline void wgmma_fence() {
 // A group may run as soon as it is committed, or not before it is waited for.
 inline void wgmma_commit() {
   if (self().issued.empty()) fail("an empty group of wgmmas");
+  if (self().issued.front().a_in_registers) end_reads();
   self().groups.push_back({std::move(self().issued)});
   self().issued.clear();
   ++self().committed;
