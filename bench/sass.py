@@ -2,8 +2,9 @@
 
 Compiles each workload's kernel, without a GPU, and counts the machine instructions that a consumer warp
 issues for a tile beside its products, by class, over the elements that each of its threads holds: issue
-slots an element.  Waits count as if they were over at once.  Needs nvdisasm: the toolkit's, or that of the
-package nvidia-cuda-nvdisasm.
+slots an element.  Waits count as if they were over at once.  Of a chain, what comes before a tile's last
+product (the middle) and what is behind it, apart.  Needs nvdisasm: the toolkit's, or that of the package
+nvidia-cuda-nvdisasm.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, deque
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from bench import workloads
@@ -27,6 +30,8 @@ from comfuse.build.toolkit import INCLUDE_DIR
 from comfuse.errors import ToolchainError
 from comfuse.generator.emit import KernelSource
 from comfuse.generator.plan import KernelPlan
+from comfuse.generator.plan.chain import ChainPlan
+from comfuse.generator.plan.chain.kernel import BLOCK, tile_columns
 from comfuse.generator.plan.kernel_plan import SCHEDULES
 
 CLASSES = {
@@ -75,33 +80,57 @@ class Code:
             for i in range(len(self.opcodes))
         ]
 
-    def _loop(self, i: int) -> tuple[int, int]:
-        """The end and the beginning of the innermost loop around an instruction."""
-        around = [(end, n) for end, follows in enumerate(self.next) for n in follows if n <= i < end]
-        return min(around, key=lambda edge: edge[0] - edge[1])
+    @property
+    def products(self) -> list[int]:
+        return [i for i, opcode in enumerate(self.opcodes) if opcode == _PRODUCT]
 
     def epilogue(self) -> list[str]:
-        """The shortest way from the end of the last loop over K back to the beginning of the first.
+        """The shortest way from the end of the last loop over K back to the beginning of the first."""
+        first, *_, last = self.products
+        _, begin = min(self._around(first, first), key=_length)
+        end, begin_of_last = min(self._around(last, last), key=_length)  # another one, where each has an A
+        return self._way([n for n in self.next[end] if n != begin_of_last], begin)
+
+    def of_chain(self) -> tuple[list[str], list[str]]:
+        """The shortest ways from product to product of a tile, and from its last to the next tile's first.
+
+        A loop over blocks counts once.
+        """
+        first, *_, last = products = self.products
+        end, begin = max(self._around(first, last), key=_length)
+        between = [opcode for i, n in pairwise(products) for opcode in self._way(self.next[i], n)]
+        behind = self._way(self.next[last], end)
+        return between, [*behind, self.opcodes[end], *self._way([begin], first)]
+
+    def _around(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The ends and beginnings of the loops around these instructions and those between them."""
+        return [
+            (end, n) for end, follows in enumerate(self.next) for n in follows if n <= first <= last < end
+        ]
+
+    def _way(self, start: list[int], goal: int) -> list[str]:
+        """The shortest, its goal left out.
 
         On it no wait spins, and what may be branched around (not: predicated) is left out.
         """
-        products = [i for i, opcode in enumerate(self.opcodes) if opcode == _PRODUCT]
-        _, begin = self._loop(products[0])
-        end, begin_of_last = self._loop(products[-1])  # another one, where each product has an A of its own
-        start = [n for n in self.next[end] if n != begin_of_last]
         came_from = dict.fromkeys(start, -1)
         queue = deque(start)
-        while begin not in came_from:
+        while goal not in came_from:
             i = queue.popleft()
             for n in self.next[i] if i < len(self.opcodes) else ():
                 if n not in came_from:
                     came_from[n] = i
                     queue.append(n)
-        path, i = [], came_from[begin]
+        path, i = [], came_from[goal]
         while i >= 0:
             path.append(self.opcodes[i])
             i = came_from[i]
         return path[::-1]
+
+
+def _length(loop: tuple[int, int]) -> int:
+    end, begin = loop
+    return end - begin
 
 
 def disassemble(source: KernelSource, folder: Path) -> str:
@@ -126,31 +155,60 @@ def _nvdisasm(home: Path) -> str:
     return found
 
 
-def profile(source: KernelSource, keep: Path | None = None) -> dict[str, float]:
-    """Issue slots an element, by class; ``keep``: where to leave the whole disassembly."""
+@dataclass(frozen=True)
+class Part:
+    """Of a tile's work: its name, the elements that a thread has in it, the slots that were planned for each,
+    and its instructions.
+    """
+
+    name: str
+    elements: float
+    planned: float
+    opcodes: list[str]
+
+    @property
+    def slots(self) -> dict[str, float]:
+        """An element, by class."""
+        counts = Counter(_CLASS_OF.get(opcode.removeprefix("U"), "other") for opcode in self.opcodes)
+        return {name: counts[name] / self.elements for name in (*CLASSES, "other") if counts[name]}
+
+
+def profile(source: KernelSource, keep: Path | None = None) -> list[Part]:
+    """The parts of a kernel's work for a tile; ``keep``: where to leave the whole disassembly."""
     with tempfile.TemporaryDirectory() as folder:
         text = disassemble(source, Path(folder))
     if keep:
         (keep / f"{source.name}.sass").write_text(text)
-    plan = source.plan
-    assert isinstance(plan, KernelPlan), "chains have no epilogue of their own"
-    elements = plan.tile_m * plan.tile_n / (128 * SCHEDULES[plan.schedule].team_size)
-    counts = Counter(_CLASS_OF.get(opcode.removeprefix("U"), "other") for opcode in Code(text).epilogue())
-    return {name: counts[name] / elements for name in (*CLASSES, "other") if counts[name]}
+    plan, code = source.plan, Code(text)
+    if isinstance(plan, KernelPlan):
+        elements = plan.tile_m * plan.tile_n / (128 * SCHEDULES[plan.schedule].team_size)
+        return [Part("epilogue", elements, plan.program.cost, code.epilogue())]
+    assert isinstance(plan, ChainPlan), "a backward kernel of two factors has a KernelPlan"
+    between, behind = code.of_chain()
+    first, _, *further = plan.spec.links
+    of_further = sum(-(-link.k // 16) for link in further)
+    blocks = round((len(code.products) - of_further) / (-(-first.k // 16) + BLOCK // 16))
+    held = blocks * BLOCK // 2 + sum(tile_columns(link.k) // 2 for link in further)
+    return [
+        Part("GEMMs and middle", held, plan.middle.cost, between),
+        Part("behind", plan.tile_n // 2, plan.program.cost, behind),
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.sass", description=__doc__)
-    parser.add_argument("family", choices=[f for f in workloads.FAMILIES if f != "b2b"])
+    parser.add_argument("family", choices=workloads.FAMILIES)
     parser.add_argument("names", nargs="*", metavar="NAME", help="workloads of it, or shapes MxNxK")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leaves the disassembly there")
     options = parser.parse_intermixed_args()
     for w in workloads.select(options.family, options.names):
         for source in sources_of([PROVIDERS["comfuse"]], [w]):
-            slots = profile(source, options.keep)
+            parts = profile(source, options.keep)
             print(f"{w.name}  {source.name}")
-            print(f"  {sum(slots.values()):.1f} slots an element; {source.plan.program.cost:.1f} planned for")
-            print("  " + "  ".join(f"{name} {n:.2f}" for name, n in slots.items()), flush=True)
+            for part in parts:
+                slots = len(part.opcodes) / part.elements
+                print(f"  {part.name}: {slots:.1f} slots an element; {part.planned:.1f} planned for")
+                print("  " + "  ".join(f"{name} {n:.2f}" for name, n in part.slots.items()), flush=True)
     return 0
 
 

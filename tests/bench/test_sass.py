@@ -43,6 +43,15 @@ def test_two_loops_over_k() -> None:
     assert two.epilogue() == Code(LISTING).epilogue()
 
 
+def test_a_chain_s_tile_has_two_parts() -> None:
+    """What lies between its products, and what is behind them up to the next tile's first one."""
+    second = "        /*0030*/                   HGMMA"
+    text = LISTING.replace(second, f"        /*0028*/                   FADD R2, R2, R3 ;\n{second}")
+    between, behind = Code(text).of_chain()
+    assert between == ["FADD"]
+    assert behind == ["BRA", "FFMA", "SYNCS", "BRA", "MUFU", "STG", "BRA", "IADD3"]
+
+
 def test_an_opcode_is_of_one_class() -> None:
     opcodes = [opcode for of_class in CLASSES.values() for opcode in of_class]
     assert len(opcodes) == len(set(opcodes))

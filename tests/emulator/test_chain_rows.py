@@ -87,12 +87,13 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "if (Kernel::rows_are_operand(params_)) return;",
         "",
     ),
-    "the rows of the tile at hand are handed back": (
-        "chain_mainloop.hpp",
-        "tile.rows_empty_before)",
-        "tile.rows_empty)",
+    "a tile is handed back before it is read": (
+        "chain_kernel.hpp",
+        "epilogue.run(reinterpret_cast<Accumulator&>(results), item);\n"
+        "      epilogue.ring().release_tile(params, shared.rows_empty + rows.stage);",
+        "epilogue.ring().release_tile(params, shared.rows_empty + rows.stage);\n"
+        "      epilogue.run(reinterpret_cast<Accumulator&>(results), item);",
     ),
-    "rows have one stage": ("chain_kernel.hpp", "rows_are_operand(params) ? 2 : kRowStages", "kRowStages"),
 }
 
 

@@ -118,7 +118,8 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     ),
     "rows are handed back before a GEMM has taken them": (
         "chain_mainloop.hpp",
-        "load_rows();\n    multiply_first<0>(0);\n    if constexpr (Factors::kRowsInRegisters) free_rows(tile);",
+        "load_rows();\n    multiply_first<0>(0);\n"
+        "    if constexpr (Factors::kRowsInRegisters) free_rows(tile);",
         "load_rows(), free_rows(tile);\n    multiply_first<0>(0);",
     ),
     "a barrier expects a box too few": (

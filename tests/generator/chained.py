@@ -33,7 +33,7 @@ class ChainMachine:
     further: tuple[int, ...] = ()  # blocks of each GEMM behind the second
     further_pieces: tuple[int, ...] = ()  # that the program ahead of each reads for each tile
     outer_pieces: int = 0  # that the last link's program reads for each tile
-    holds_tile: bool = False  # these at once, until the next tile is here: the slots hold whole tiles
+    holds_tile: bool = False  # these at once, until all is stored: the slots hold whole tiles
     from_rows: bool = False  # instead of pieces, from the tile's rows, which stay until then too
     tiles_of_batch: int | None = None  # of a batched chain: a round's tiles are of one batch
 
@@ -132,17 +132,14 @@ class ChainSimulation:
 
     def _consume(self, w: int) -> Iterator[Wait]:
         m, own = self.machine, self.own[w]
-        tiles = 0
         for tile in range(m.rounds):
             if not m.has_tile(tile, w):
                 yield from self._skip(own, tile)
                 continue
-            tiles += 1
-            yield lambda wanted=tiles: own.rows_loaded >= wanted  # type: ignore[misc]
-            if m.rows_in_registers:
-                self._free_rows(own, tiles)
+            yield lambda: own.rows_loaded > own.rows_freed
+            own.rows_freed += m.rows_in_registers and not m.from_rows
             yield from self._take(own, m.first_stays)
-            self._finish_first(own, tile, 0, tiles)
+            self._finish_first(own, tile, 0)
             for block in range(m.blocks):
                 if block > 0:
                     yield from self._take(own, m.later_stay)
@@ -154,7 +151,7 @@ class ChainSimulation:
                 if block > 0:
                     self._free(own, f"{tile}: second {block - 1}", m.later_stay)
                 if 0 < ahead < m.blocks:
-                    self._finish_first(own, tile, ahead, tiles)
+                    self._finish_first(own, tile, ahead)
                 if m.buffers == 1:
                     yield from self._read(own, m.middle_pieces)
             yield from self._take(own, m.later_stay)
@@ -168,18 +165,13 @@ class ChainSimulation:
                 yield from self._read(own, m.outer_pieces)
             elif not m.from_rows:
                 yield lambda: own.pieces_loaded - own.pieces_freed >= m.outer_pieces
+                own.pieces_freed += m.outer_pieces
+            own.rows_freed += m.from_rows
 
-    def _finish_first(self, own: _Own, tile: int, block: int, tiles: int) -> None:
-        self._free(own, f"{tile}: first {block}", self.machine.first_stays)
-        if not self.machine.rows_in_registers and block == self.machine.blocks - 1:
-            self._free_rows(own, tiles)
-
-    def _free_rows(self, own: _Own, tiles: int) -> None:
-        """Of the last of ``tiles`` that the warpgroup has begun; what the one before held, too."""
+    def _finish_first(self, own: _Own, tile: int, block: int) -> None:
         m = self.machine
-        if m.holds_tile and not m.from_rows and tiles > 1:
-            own.pieces_freed += m.outer_pieces
-        own.rows_freed = tiles - m.from_rows
+        self._free(own, f"{tile}: first {block}", m.first_stays)
+        own.rows_freed += not m.rows_in_registers and not m.from_rows and block == m.blocks - 1
 
     def _skip(self, own: _Own, tile: int) -> Iterator[Wait]:
         """A round in which the others have a tile, whose weights wait for this warpgroup too."""

@@ -81,10 +81,9 @@ def test_progress(data: st.DataObject) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_progress_where_tiles_are_held(data: st.DataObject) -> None:
-    """In slots that hold whole tiles, or where the rows of A are the operand: in their two stages."""
+    """In slots that hold whole tiles, or in the rows of A."""
     shape = data.draw(st.sampled_from(CHAIN_SHAPES))
     residence = data.draw(st.sampled_from(list(STAYS)))
-    from_rows = data.draw(st.booleans())
     pieces = data.draw(st.integers(1, 4))
     m = machine(
         residence,
@@ -94,18 +93,17 @@ def test_progress_where_tiles_are_held(data: st.DataObject) -> None:
         buffers=shape.buffers,
         blocks=data.draw(st.integers(1, 5)),
         rows_in_registers=shape.rows_in_registers,
-        row_stages=2 if from_rows else data.draw(st.integers(1, 2)),
+        row_stages=data.draw(st.integers(1, 2)),
         slots=pieces * data.draw(st.integers(1, 2)),
         further=tuple(data.draw(st.lists(st.integers(1, 4), max_size=2))),
         outer_pieces=pieces,
         holds_tile=True,
-        from_rows=from_rows,
+        from_rows=data.draw(st.booleans()),
     )
     assert finishes(m)
 
 
-def test_the_simulation_finds_the_deadlock_of_one_stage_of_rows() -> None:
-    """Rows that are held until the next ones are here need a second place."""
+def test_the_simulation_finds_the_deadlock_of_slots_that_hold_part_of_a_tile() -> None:
     m = machine(
         "resident",
         0,
@@ -114,13 +112,12 @@ def test_the_simulation_finds_the_deadlock_of_one_stage_of_rows() -> None:
         buffers=2,
         blocks=2,
         rows_in_registers=False,
-        row_stages=2,
+        slots=4,
         outer_pieces=4,
         holds_tile=True,
-        from_rows=True,
     )
     assert finishes(m)
-    assert not finishes(dataclasses.replace(m, row_stages=1))
+    assert not finishes(dataclasses.replace(m, slots=3))
 
 
 @settings(max_examples=150, deadline=None)

@@ -40,6 +40,6 @@ def operand_of_rows(
     if len(operands) != 1 or not holds_tiles(before, program, slots) or last.batched:
         return None
     same = last.n == first.k and last.operands[operands[0]].dtype is first.dtype
-    # Two tiles of rows are held at once; the second may take the place of the slots.
+    # While a tile of rows is held the next one comes, if need be in the place of the slots.
     room = slots * slot_bytes(last) >= memory.row_bytes(links)
     return operands[0] if same and room else None

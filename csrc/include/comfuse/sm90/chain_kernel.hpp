@@ -70,8 +70,8 @@ struct FusedChain {
   static constexpr bool kHoldsTile =
       kSlotsPerTile > 0 && kSlots % kSlotsPerTile == 0 &&
       count_of<HasTiles>(Phases{}) == 1 && count_of<HasTiles>(PhasesOf<Program>{}) == 1;
-  // The operand that may be X itself, and then is read from X's rows: two stages of them are needed, since
-  // one stays until the next tile is here.  The slots, which nothing else fills then, can be the second.
+  // The operand that may be X itself, and then is read from X's rows.  These have two stages then, so that
+  // the next ones come meanwhile: the slots, which nothing else fills, can be the second.
   using RowsOperand = typename RowsT::Operand;
   static constexpr bool kSharesRows = !std::is_void<RowsOperand>::value;
   template <class Operand>
@@ -362,14 +362,14 @@ struct FusedChain {
       wait(shared.rows_full[rows.stage], rows.phase);
       uint8_t* const rows_of_tile = shared.rows_of(rows.stage);
       epilogue.ring().begin_tile(rows_of_tile);
-      mainloop.run({rows_of_tile, shared.rows_empty + rows.stage, shared.rows_empty + (rows.stage ^ 1),
-                    item.row() + warp_of_group() * 16, vectors},
+      mainloop.run({rows_of_tile, shared.rows_empty + rows.stage, item.row() + warp_of_group() * 16, vectors},
                    results, [&] {
                      if constexpr (kOuterBuffers > 1) copy_columns(params, item, vectors, ColumnVectors{});
                    });
-      rows.advance(params);
       weights.finish_tile();
       epilogue.run(reinterpret_cast<Accumulator&>(results), item);
+      epilogue.ring().release_tile(params, shared.rows_empty + rows.stage);
+      rows.advance(params);
     }
     // The others' blocks wait for this warpgroup too.  (Its number anew: no register keeps it till here.)
     if constexpr (Factors::kStreamedBlocks > 0 && !kBatched)

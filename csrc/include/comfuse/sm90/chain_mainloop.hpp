@@ -34,7 +34,7 @@ class ChainMainloop {
   using Results = typename Factors::Results;
   struct Tile {
     uint8_t* rows;  // of X, in shared memory
-    uint64_t *rows_empty, *rows_empty_before;  // of these rows, and of those of the tile before
+    uint64_t* rows_empty;
     int row;  // first of the warp's 16 rows in the matrix
     uint8_t* vectors;  // of the program behind: what the middle hands on
   };
@@ -138,11 +138,8 @@ class ChainMainloop {
       load_matrices(to, from);
     }
   }
-  // Rows that the program behind reads stay until the next tile is here; then they are handed back, as is
-  // what else that program held.
-  CF_DEVICE void free_rows(Tile const& tile) {
-    ring_.release_tile(params_, tile.rows_empty_before);
-    if (Kernel::rows_are_operand(params_)) return;
+  CF_DEVICE void free_rows(Tile const& tile) const {
+    if (Kernel::rows_are_operand(params_)) return;  // the program behind reads them too
     __syncwarp();
     if (lane_id() == 0) arrive(*tile.rows_empty);
   }

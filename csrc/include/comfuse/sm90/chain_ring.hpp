@@ -1,7 +1,7 @@
 // A chain's ring of slots for tile operands, of one warpgroup.  Where a ring holds all that a tile's phases
-// read, it is taken as a whole: no wait and no fence lies between the chunks.  What was read is then handed
-// back when the next tile is under way.  By then it went into what the warp has stored, so that no read can
-// still be under way, and no fence is needed, which would wait for the stores ahead of it.
+// read, it is taken as a whole: no wait and no fence lies between the chunks.  It is handed back behind the
+// tile's stores.  What was read went into these, so that no read can still be under way, and no fence is
+// needed, which would wait for the stores themselves.
 //
 // Where a tile operand is X itself, it is read from the rows of X that the first GEMM had.  That is known at
 // launch only, so a thread finds its part in either in the same way (ThreadRuns).
@@ -38,7 +38,6 @@ class ChainRing : public SlotRing<Kernel> {
       for (int i = 0; i < kSlotsPerTile; ++i) wait(shared_.full[position_.slot + i], position_.phase);
     }
     if constexpr (Kernel::kSharesRows) runs_.locate(from_rows ? rows_ : first_slot_, from_rows, row);
-    holds_ = true;
   }
   // The slots of a tile that is held, of its `chunk`-th 32 columns.
   template <int Tiles>
@@ -48,10 +47,9 @@ class ChainRing : public SlotRing<Kernel> {
       held.address[0][t] = first_slot_ + (chunk * Tiles + t) * Kernel::kSlotBytes;
   }
   CF_DEVICE ThreadRuns const& runs() const { return runs_; }
-  // Hands back what the tile before held, if there was one; `rows_empty`: of that tile's rows.
+  // When the warp has stored all of the tile.  `rows_empty`: of the tile's rows.
   CF_DEVICE void release_tile(Params const& params, uint64_t* rows_empty) {
     if constexpr (kHoldsTile) {
-      if (!holds_) return;
       __syncwarp();
       if (Kernel::rows_are_operand(params)) {
         if (lane_id() == 0) arrive(*rows_empty);
@@ -65,7 +63,6 @@ class ChainRing : public SlotRing<Kernel> {
  private:
   uint8_t const *rows_ = nullptr, *first_slot_ = nullptr;
   ThreadRuns runs_;
-  bool holds_ = false;
 };
 
 }  // namespace comfuse::sm90
