@@ -21,16 +21,48 @@ class ChainRing : public SlotRing<Kernel> {
   using Base::shared_;
   using Params = typename Kernel::Params;
   static constexpr int kSlotsPerTile = Kernel::kSlotsPerTile;
+  template <class P>
+  static constexpr bool kHoldsTile = Kernel::kHoldsTile && P::Tiles::size > 0;
 
  public:
-  static constexpr bool kHoldsTile = Kernel::kHoldsTile;
+  using Base::acquire;
   using Base::Base;
 
   // Of the tile that begins: X's rows.
   CF_DEVICE void begin_tile(uint8_t const* rows) { rows_ = rows; }
   // `row`: the first of the warp's 16 rows.
+  template <class P>
+  CF_DEVICE void begin(Params const& params, int row) {
+    if constexpr (kHoldsTile<P>) acquire_tile(params, row);
+  }
+  template <class P>
+  CF_DEVICE void acquire(HeldSlots<1, P::Tiles::size>& held, int chunk) {
+    if constexpr (kHoldsTile<P>)
+      locate(held, chunk);
+    else
+      Base::acquire(held);
+  }
+  template <class P>
+  CF_DEVICE void release_chunk(HeldSlots<1, P::Tiles::size> const& held) {
+    if constexpr (!kHoldsTile<P>) Base::template release_chunk<P>(held);
+  }
+  CF_DEVICE ThreadRuns const* runs() const { return &runs_; }
+  // When the warp has stored all of the tile.  `rows_empty`: of the tile's rows.
+  CF_DEVICE void release_tile(Params const& params, uint64_t* rows_empty) {
+    if constexpr (Kernel::kHoldsTile) {
+      __syncwarp();
+      if (Kernel::rows_are_operand(params)) {
+        if (lane_id() == 0) arrive(*rows_empty);
+      } else {
+        if (lane_id() < kSlotsPerTile) arrive(shared_.empty[position_.slot + lane_id()]);
+        position_.advance(kSlotsPerTile);
+      }
+    }
+  }
+
+ private:
   CF_DEVICE void acquire_tile(Params const& params, int row) {
-    static_assert(kHoldsTile && Kernel::kSlots % kSlotsPerTile == 0);
+    static_assert(Kernel::kSlots % kSlotsPerTile == 0);
     bool const from_rows = Kernel::rows_are_operand(params);
     first_slot_ = shared_.slots + position_.slot * Kernel::kSlotBytes;
     if (!from_rows) {
@@ -46,21 +78,7 @@ class ChainRing : public SlotRing<Kernel> {
     for (int t = 0; t < Tiles; ++t)
       held.address[0][t] = first_slot_ + (chunk * Tiles + t) * Kernel::kSlotBytes;
   }
-  CF_DEVICE ThreadRuns const& runs() const { return runs_; }
-  // When the warp has stored all of the tile.  `rows_empty`: of the tile's rows.
-  CF_DEVICE void release_tile(Params const& params, uint64_t* rows_empty) {
-    if constexpr (kHoldsTile) {
-      __syncwarp();
-      if (Kernel::rows_are_operand(params)) {
-        if (lane_id() == 0) arrive(*rows_empty);
-      } else {
-        if (lane_id() < kSlotsPerTile) arrive(shared_.empty[position_.slot + lane_id()]);
-        position_.advance(kSlotsPerTile);
-      }
-    }
-  }
 
- private:
   uint8_t const *rows_ = nullptr, *first_slot_ = nullptr;
   ThreadRuns runs_;
 };

@@ -133,18 +133,12 @@ class Epilogue {
     FragmentSource<Kernel, P> source(params_, item, shared_.vectors, row_, columns);
     source.groups = groups;
     source.column_states = shared_.columns;
-    constexpr bool kHoldsTile = Ring::kHoldsTile && P::Tiles::size > 0;
-    if constexpr (kHoldsTile) {
-      ring_.acquire_tile(params_, row_);
-      source.runs = &ring_.runs();
-    }
+    source.runs = ring_.runs();
+    ring_.template begin<P>(params_, row_);
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       HeldSlots<kFragments, P::Tiles::size> slots;
-      if constexpr (kHoldsTile)
-        ring_.locate(slots, chunk);
-      else
-        ring_.acquire(slots);
+      ring_.template acquire<P>(slots, chunk);
       if (kGroup > 0 && chunk % kChunksOfGroup == 0)
         begin_group<P>(rows, groups, tile, chunk / kChunksOfGroup);
 #pragma unroll
@@ -162,7 +156,7 @@ class Epilogue {
           perform_all(env, accumulator[i] + source.column / 2, reducers, typename P::Effects{});
         });
       }
-      if constexpr (!kHoldsTile) ring_.release(slots);
+      ring_.template release_chunk<P>(slots);
       if (kGroup > 0 && (chunk + 1) % kChunksOfGroup == 0)
         end_group(reducers, chunk / kChunksOfGroup, typename P::Effects{});
     }

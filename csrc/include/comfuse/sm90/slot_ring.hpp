@@ -4,9 +4,18 @@
 // filled: a parity bit tells two laps apart, not three.
 #pragma once
 
+#include "comfuse/program_parts.hpp"
 #include "comfuse/sm90/instructions.hpp"
 
 namespace comfuse::sm90 {
+
+class ThreadRuns;
+
+// Whether all that a phase reads of 32 columns goes into what it stores of them.
+template <class EffectsT>
+constexpr bool kStoresAll = false;
+template <class... E>
+constexpr bool kStoresAll<List<E...>> = (true && ... && (IsTileStore<E>::value || IsStridedStore<E>::value));
 
 // The slots of one chunk of columns, as a phase with `Tiles` tile operands holds them.
 template <int Fragments, int Tiles>
@@ -24,7 +33,6 @@ class SlotRing {
     uint8_t* slots;
     uint64_t *full, *empty;
   };
-  static constexpr bool kHoldsTile = false;  // all slots of a phase at once
   // The turn to read slots, where teams share a ring.
   static constexpr bool kOrdered = Kernel::kTeams > 1 && Kernel::kSlotsPerItem > 0;
   using Turn = Turns<Kernel::kTeams, Kernel::kTeamSize * kWarpgroup, 1>;
@@ -48,11 +56,13 @@ class SlotRing {
       }
     }
   }
-  template <int Tiles>
+  // `StoredAll`: behind stores that all that was read went into.
+  template <bool StoredAll = false, int Tiles>
   CF_DEVICE void release(HeldSlots<kFragments, Tiles> const& held) {
     if constexpr (Tiles > 0) {
-      // TMA will overwrite what this warp has read: without the fence the reads may still be under way.
-      fence_async_shared();
+      // TMA will overwrite what this warp has read.  Reads may still be under way unless something has used
+      // what they brought, or a fence has waited for them; it waits for stores too, which take longer.
+      if constexpr (!StoredAll) fence_async_shared();
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < kFragments; ++i) {
@@ -62,6 +72,19 @@ class SlotRing {
       }
     }
   }
+
+  // ---- a phase of the epilogue, chunk by chunk
+  template <class P>
+  CF_DEVICE void begin(typename Kernel::Params const&, int /*row*/) {}
+  template <class P>
+  CF_DEVICE void acquire(HeldSlots<kFragments, P::Tiles::size>& held, int /*chunk*/) {
+    acquire(held);
+  }
+  template <class P>
+  CF_DEVICE void release_chunk(HeldSlots<kFragments, P::Tiles::size> const& held) {
+    release<kStoresAll<typename P::Effects>>(held);
+  }
+  CF_DEVICE static ThreadRuns const* runs() { return nullptr; }  // of a tile operand that may be A itself
 
  protected:
   Shared shared_;

@@ -114,6 +114,7 @@ void load_word(uint32_t& a, P p, int condition) {
 }
 template <class P>
 void store_v4(P p, uint32_t a, uint32_t b, uint32_t c, uint32_t d, int condition) {
+  end_reads();
   if (!condition) return;
   check_aligned(p, 16);
   uint32_t const words[4] = {a, b, c, d};
@@ -121,6 +122,7 @@ void store_v4(P p, uint32_t a, uint32_t b, uint32_t c, uint32_t d, int condition
 }
 template <class P>
 void store_v2(P p, uint32_t a, uint32_t b, int condition) {
+  end_reads();
   if (!condition) return;
   check_aligned(p, 8);
   uint32_t const words[2] = {a, b};
@@ -128,6 +130,7 @@ void store_v2(P p, uint32_t a, uint32_t b, int condition) {
 }
 template <class Word, class P>
 void store_word(P p, uint32_t a, int condition) {
+  end_reads();
   if (!condition) return;
   check_aligned(p, sizeof(Word));
   Word const word = Word(a);

@@ -104,7 +104,8 @@ inline bool is_legal(TensorMap const& t) {
 }
 
 // ---- reads of shared memory by ldmatrix, which TMA may overtake unless there is a fence of the proxies
-// behind them, or a wgmma that takes what they brought: it begins when its registers are there
+// behind them, or what takes what they brought, as it begins when its registers are there: a wgmma, or a
+// store to global memory, which the kernel has to see to
 inline void note_read(uint32_t address) {
   ++self().cta->readers[address / 16];
   self().read.push_back(address / 16);
