@@ -67,7 +67,8 @@ def fused_mlp(
 
         Biases, the norm's vectors and the residual may each be bfloat16, float16 or float32.  ``x``, the
         weights and the residual are copied first (counted) where their rows are not contiguous, one stride
-        cannot walk these, or they are not aligned to 16 bytes.  The residual may be x.
+        cannot walk these, or they are not aligned to 16 bytes.  The residual may be x: one kernel of both
+        layers reads that once, where its slots for operands hold whole rows.
 
     Returns:
         (..., N), x's dtype.  It is empty if x has no rows; if K is 0 the products of x sum to zero.
