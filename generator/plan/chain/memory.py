@@ -103,10 +103,10 @@ def _vector_bytes(deferred: Deferred, shape: ChainShape) -> int:
 
 
 def _barrier_bytes(chain: ChainSpec, shape: ChainShape, weights: Weights, slots: int) -> int:
-    """Of 8 bytes: one for each block that stays; full and empty for the ring, X, each slot, the vectors."""
+    """Of 8 bytes: one for each block that stays; full and empty for the ring, both stages of X, each slot."""
     first, later = blocks(chain.links[0].n), sum(blocks(link.k) for link in chain.links[1:])
     stay = {"resident": first + later, "resident_first": first, "streamed": 0}[weights.residence]
-    return 8 * (stay + 2 * weights.ring + 2 * shape.warpgroups * (1 + slots + 1))
+    return 8 * (stay + 2 * weights.ring + 2 * shape.warpgroups * (2 + slots))
 
 
 def needed_slots(*programs: PhaseProgram) -> int:
