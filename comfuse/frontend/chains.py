@@ -23,8 +23,10 @@ from comfuse.frontend.errors import TraceError
 from comfuse.frontend.gemm import FACTORS
 from comfuse.frontend.handlers import FILLS
 from comfuse.frontend.lowered import Lowered
-from comfuse.frontend.views import is_view, name_of, refuse, source
+from comfuse.frontend.rounding import never_rounded
+from comfuse.frontend.views import dtype_of, is_view, name_of, refuse, source
 from comfuse.generator.chain import ChainSpec
+from comfuse.generator.deferral import defer
 from comfuse.generator.errors import PlanError, SpecError
 from comfuse.generator.plan.chain import check_chain
 
@@ -180,7 +182,8 @@ def joined(found: Cut, first: Lowered, rest: Lowered) -> Lowered:
     """The function as a chain, of what its two parts were lowered to.
 
     Raises:
-        TraceError: the middle is rearranged between them, or the generator has no kernel for such a chain.
+        TraceError: the middle is rearranged between them, or the generator has no kernel for such a chain, or
+            one that rounds what the function does not.
     """
     arrangement = rest.arrangements()[0]
     in_order = (
@@ -202,9 +205,15 @@ def joined(found: Cut, first: Lowered, rest: Lowered) -> Lowered:
         reads_rows=first.reads_rows or rest.reads_rows,
     )
     try:
-        check_chain(ChainSpec(tuple(link.spec for link in chain.links)))
+        shifted = defer(check_chain(ChainSpec(tuple(link.spec for link in chain.links)))).shifted
     except (SpecError, PlanError) as e:
         raise found.refused(f"no kernel takes both: {e}") from e
+    wide = never_rounded(found.first.graph) if shifted else None
+    if wide is not None:
+        raise found.refused(
+            f"{name_of(wide)} is computed in float32 and shifted by its row, which one kernel does behind the"
+            f" second product, when it has rounded it: convert {name_of(wide)} to {dtype_of(found.middle)}"
+        )
     return chain
 
 

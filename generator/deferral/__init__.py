@@ -25,9 +25,11 @@ such an exponential are scaled with it.
 **Rounding.**  ``u`` is rounded to the factors' type where ``p`` would be: the same relative error of each
 element, whatever ``s`` is.  ``t * v`` is exact to float32, but where it cancels most of ``s * (u @ W1.T)``,
 as in the LayerNorm of rows whose mean is much larger than their spread, ``u``'s error grows by that ratio.
-So does that of an eager program, which rounds what the norm reads to the same type.  In bfloat16 ``u`` has
-the range of float32; in float16 it might overflow where ``p`` does not, so there only exponentials, which are
-at most 1, are deferred.
+So does that of an eager program where what the norm reads has the factors' type.  Where a float32 operand,
+as a residual stream is, makes that float32, an eager program rounds behind the norm alone, and such a shift
+is refused (:mod:`.rounding`); what only scales its row is as good as before.  In bfloat16 ``u`` has the range
+of float32; in float16 it might overflow where ``p`` does not, so there only exponentials, which are at most
+1, are deferred.
 """
 
 from __future__ import annotations

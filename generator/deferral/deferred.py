@@ -17,8 +17,11 @@ class Deferred:
         vectors: ROW or SCALAR nodes of the first link, as vectors c of its columns: the operand is c @ W1.T.
         peak: the reduction of the first link that its output 0 reads: the largest value of the row, of which
             a kernel takes the largest so far.  None: it reads none.
+        shifted: whether a value of its row is added to what the second GEMM gives of that A, which may cancel
+            most of it, and leave the rounding of A.
     """
 
     links: ChainSpec
     vectors: tuple[int, ...] = ()
     peak: int | None = None
+    shifted: bool = False

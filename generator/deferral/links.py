@@ -7,6 +7,7 @@ from dataclasses import replace
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.deferral.deferred import Deferred
 from comfuse.generator.deferral.first import Affine, FirstLink
+from comfuse.generator.deferral.rounding import kept_wide
 from comfuse.generator.errors import PlanError
 from comfuse.generator.passes import normalize
 from comfuse.generator.passes.graph import Graph, distinct, moved
@@ -19,7 +20,7 @@ def deferred_links(first: FirstLink, last: FusedSpec) -> Deferred:
 
     Raises:
         PlanError: what the first hands on has no part without reductions, that part is no exponential where
-            others are summed, or fp16 cannot hold it.
+            others are summed, fp16 cannot hold it, or it is shifted by its row and was never rounded before.
     """
     output = first.spec.outputs[0]
     form = first.form(output.node)
@@ -28,6 +29,9 @@ def deferred_links(first: FirstLink, last: FusedSpec) -> Deferred:
     scaled = form.scale is not None or form.terms
     if first.spec.dtype is DType.FP16 and scaled and not first.reads_peak(form.tile):
         raise PlanError("before it is scaled by its row it may be too large for fp16", output.name)
+    shifted = any(t in first.late for t, _ in form.terms)
+    if shifted:
+        _check_rounding(first, output.name, form.tile)
     columns = list(dict.fromkeys(x for x in (form.scale, *(t for t, _ in form.terms)) if x is not None))
     vectors = [c for _, c in form.terms]
     taken = {operand.name for operand in last.operands}
@@ -46,7 +50,21 @@ def deferred_links(first: FirstLink, last: FusedSpec) -> Deferred:
         ChainSpec((replace(built, outputs=outputs), _behind(last, form, columns, names))),
         tuple(o.node for o in built.outputs[len(outputs) :]),
         peak,
+        shifted,
     )
+
+
+def _check_rounding(first: FirstLink, name: str, tile: int) -> None:
+    half = first.spec.dtype
+    wide = kept_wide(first.graph.nodes, first.graph.operands, half, tile)
+    if wide is not None:
+        raise PlanError(
+            f"it is shifted by its row behind the second GEMM, and rounded to {half.value} before, while"
+            f" {wide}, which is not {half.value}, keeps what is shifted in float32: where the shift cancels"
+            f" most of it, its rounding is all that is left; convert {wide} to {half.value}, or use a norm"
+            " that only scales",
+            name,
+        )
 
 
 def _is_peak(spec: FusedSpec, i: int) -> bool:

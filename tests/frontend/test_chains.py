@@ -67,6 +67,17 @@ def norm_ahead_of_the_residual(x, w0, w1, r, g):
     return F.rms_norm(F.relu(x @ w0.t()) @ w1.t(), (OUT,), g, 1e-6) + r
 
 
+def scaled_in_float32(x, w0, r, w1):
+    """Which RMSNorm may read, as it only scales."""
+    return F.rms_norm(x @ w0.t() + r, (H,), eps=1e-6).to(x.dtype) @ w1.t()
+
+
+def shifted_in_float32(x, w0, b0, mask, w1):
+    """What was rounded before."""
+    h = torch.where(mask > 0, 0, F.linear(x, w0, b0).float() * 0.5)
+    return (h - h.mean(-1, keepdim=True)).to(x.dtype) @ w1.t()
+
+
 def residual_between(x, w0, r, w1):
     return (torch.tanh(F.linear(x, w0)) + r) @ w1.t()
 
@@ -107,6 +118,8 @@ def filled(x, w0, w1):
 
 CHAINS: list[tuple[Callable[..., Any], tuple[Any, ...], int]] = [
     (plain, (x(), weight(), second()), 1),
+    (scaled_in_float32, (x(), weight(), residual(dtype=torch.float32), second()), 1),
+    (shifted_in_float32, (x(), weight(), row(), residual(), second()), 1),
     (linears, (x(), weight(), row(), second(), out()), 1),
     (bare, (x(), weight(), second()), 1),
     (gated, (x(), weight(), tensor(H, K, seed=9), second()), 2),

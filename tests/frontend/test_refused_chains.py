@@ -14,7 +14,7 @@ from comfuse import trace
 from comfuse.frontend import TraceError, chains
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.errors import PlanError
-from tests.frontend.support import tensor, weight, x
+from tests.frontend.support import residual, row, tensor, weight, x
 from tests.frontend.test_chains import OUT, H, second
 
 
@@ -68,6 +68,16 @@ def third_normed(x, w0, w1, w2):
     return F.rms_norm(F.relu(x @ w0.t()) @ w1.t(), (OUT,)) @ w2.t()
 
 
+def normed_in_float32(x, w0, c, w1):
+    return F.layer_norm(x @ w0.t() + c, (H,)).bfloat16() @ w1.t()
+
+
+def widened_ahead_of_its_norm(x, w0, b0, w1):
+    """Though no operand is float32."""
+    h = F.softplus((x @ w0.t()).float() + b0) + 10
+    return ((h - h.mean(-1, keepdim=True)) * 0.5).bfloat16() @ w1.t()
+
+
 def gated_behind(x, w0, w1, w2):
     h = F.relu(x @ w0.t())
     return F.silu(h @ w1.t()) * (h @ w2.t())
@@ -81,6 +91,7 @@ def wide(x, w0, w1):
     return F.relu(x @ w0.t()) @ w1.t()
 
 
+F32 = torch.float32
 REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...], str, str]] = [
     (returns_the_middle, (second(),), "mm_1", "relu, computed from mm: relu would have to be stored, as the"),
     (returns_a_view_of_it, (second(),), "mm_1", "relu would have to be stored, as the function returns it"),
@@ -93,6 +104,9 @@ REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...], str, str]] = [
     (folds_rows, (tensor(2 * H, OUT),), "mm_1", "another order of rows and columns"),
     (four, (second(H), second(H), second()), "mm_1", "4 links; chains of at most 3 can be one kernel"),
     (third_normed, (second(), tensor(OUT, OUT)), "mm_1", "between the GEMMs of a chain of more than two"),
+    (normed_in_float32, (row(dtype=F32), second()), "mm_1", "while c, which is not bf16, keeps what"),
+    (normed_in_float32, (residual(dtype=F32), second()), "mm_1", "by its row behind the second GEMM"),
+    (widened_ahead_of_its_norm, (row(), second()), "mm_1", "add_1 is computed in float32 and shifted by its"),
     (gated_behind, (second(), second()), "mm_1", "two products in link 1"),
     (wide, (second(512),), "mm_1", "N = 512; a tile has to hold whole rows, of at most 256 columns"),
     (wide, (second(20),), "mm_1", "N = 20 must be a multiple of 8"),

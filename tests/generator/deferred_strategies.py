@@ -15,10 +15,11 @@ Step = Callable[["Middle", int], int]
 
 
 class Middle(SpecBuilder):
-    """A first link; operands get names of their own."""
+    """A first link; operands get names of their own, and tensors the dtype of the factors."""
 
-    def operand(self, space: Space, dtype: DType = DType.FP32) -> int:
-        return self.load(f"{space.value}{len(self._operands)}", space, dtype)
+    def operand(self, space: Space, dtype: DType | None = None) -> int:
+        default = DType.FP32 if space is Space.SCALAR else self.dtype
+        return self.load(f"{space.value}{len(self._operands)}", space, dtype or default)
 
     def one_more(self, x: int) -> int:
         return self.op("add", x, self.const(1.0))

@@ -183,6 +183,50 @@ def test_what_fp16_cannot_hold_is_refused(norm: str) -> None:
     assert reason is None or "too large for fp16" in reason
 
 
+def _before(dtype: DType, space: Space = Space.ROW) -> dict[str, Callable[[Middle, int], int]]:
+    """What makes a value float32 in torch, by an operand of this dtype, and what does not quite."""
+    return {
+        "bias": lambda b, x: b.op("add", x, b.load("c", space, dtype)),
+        "factor and sum": lambda b, x: b.op("add", x, b.op("mul", x, b.load("c", space, dtype))),
+        "activation": lambda b, x: b.op("gelu", b.op("mul", x, b.load("c", space, dtype))),
+        "choice": lambda b, x: b.op("where", b.op("gt", x, b.const(0.0)), x, b.load("c", space, dtype)),
+    }
+
+
+SHIFTING = ("layer_norm", "log_softmax", "by_its_sum")
+WIDE = {DType.FP32: True, FP16: True, BF16: False, DType.INT32: False, DType.BOOL: False}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("before", _before(BF16))
+@pytest.mark.parametrize("dtype", WIDE)
+def test_shifts_of_what_eager_keeps_in_float32_are_refused(norm: str, before: str, dtype: DType) -> None:
+    """Of all others the relative error is that of their rounding."""
+    reason = why_not(chain_of(lambda b, x: NORMS[norm](b, _before(dtype)[before](b, x))))
+    assert (reason is not None) == (norm in SHIFTING and WIDE[dtype])
+    assert reason is None or "p: it is shifted by its row behind the second GEMM" in reason
+    assert reason is None or "while c, which is not bf16, keeps what is shifted in float32" in reason
+
+
+@pytest.mark.parametrize("space", [Space.COLUMN, Space.TILE, Space.SCALAR])
+def test_a_number_makes_nothing_float32(space: Space) -> None:
+    chain = chain_of(lambda b, x: NORMS["layer_norm"](b, _before(DType.FP32, space)["bias"](b, x)))
+    assert (why_not(chain) is None) == (space is Space.SCALAR)
+
+
+@pytest.mark.parametrize("op", ["mul", "div"])
+def test_factors_of_float32_leave_what_was_rounded(op: str) -> None:
+    """LayerNorm's own weight and bias, a scale ahead of it, and a mask of float32."""
+
+    def normed(b: Middle, x: int) -> int:
+        x = b.op(op, x, b.operand(Space.COLUMN, DType.FP32))
+        x = b.op("where", b.op("lt", b.operand(Space.ROW, DType.FP32), b.const(0.0)), b.const(0.0), x)
+        x = b.op("mul", NORMS["layer_norm"](b, x), b.operand(Space.ROW, DType.FP32))
+        return b.op("add", x, b.operand(Space.ROW, DType.FP32))
+
+    assert why_not(chain_of(normed)) is None
+
+
 def test_tiles_behind_a_peak_are_refused() -> None:
     chain = after("softmax", lambda b, x: b.op("mul", x, b.load("keep", Space.TILE, BF16)))
     assert why_not(chain) is None  # it could be deferred
