@@ -19,7 +19,7 @@ from comfuse.frontend.names import rename
 from comfuse.frontend.placing import Frame, Joined, Result, Term, Value
 from comfuse.frontend.results import Results
 from comfuse.frontend.source import value_names
-from comfuse.frontend.views import Picked, arguments, dtype_of, name_of, refuse, shape_of
+from comfuse.frontend.views import Picked, arguments, name_of, refuse, shape_of
 from comfuse.generator.errors import PlanError, SpecError
 from comfuse.generator.spec import FusedSpec, Major, Space
 from comfuse.generator.stages import stages
@@ -135,7 +135,7 @@ class _Walk:
             (source,) = node.all_input_nodes
             return self._cast(node, source)
         if node.target in REDUCTIONS:
-            return REDUCTIONS[node.target](low, node)
+            return low.reduction(node)
         if node.target not in ELEMENTWISE:
             raise refuse(node, explain_unknown(node))
         frames = low.frames(node)
@@ -144,7 +144,7 @@ class _Walk:
 
     def _cast(self, node: torch.fx.Node, source: torch.fx.Node) -> Term | Joined:
         def cast(term: Term) -> Term:
-            return replace(term, values=tuple(low.cast(node, v, dtype_of(source)) for v in term.values))
+            return replace(term, values=tuple(low.cast(node, v, source) for v in term.values))
 
         low = self._low
         low.check_rounding(source, node)

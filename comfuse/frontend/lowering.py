@@ -23,18 +23,16 @@ from comfuse.frontend.gemm import Products, SideBySide
 from comfuse.frontend.handlers import (
     ELEMENTWISE,
     FILLS,
-    LEAVES_RANGE,
     POSITIONS,
     REDUCTIONS,
     explain_unknown,
 )
 from comfuse.frontend.operands import Operands
 from comfuse.frontend.placing import Frame, Joined, Result, Term, Value, frame_layout, half_of, halved
+from comfuse.frontend.ranges import INTEGERS, Ranges
 from comfuse.frontend.views import Picked, dtype_of, name_of, refuse, shape_of
 from comfuse.generator.spec import Space
 
-INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
-NARROW = INTEGERS[:3]
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _COMPUTED = (torch.bfloat16, torch.float16, torch.float32, torch.bool, *INTEGERS)
 
@@ -52,6 +50,7 @@ class Lowering(Emitter):
 
     Attributes:
         split: how the columns of a product of the graph are those of two, or None.
+        ranges: between which numbers its integers lie.
         env: what each node that depends on the GEMM is.
         logarithms: of each log-softmax its input, and what is subtracted from it.
     """
@@ -60,6 +59,7 @@ class Lowering(Emitter):
         super().__init__(Products(captured.arguments, split))
         self.split = split
         self.operands = Operands(self, captured)
+        self.ranges = Ranges(self.operands.constant)
         self.env: dict[torch.fx.Node, Result] = {}
         self.logarithms: dict[int, tuple[Value, tuple[Value, ...]]] = {}
         self._placed: dict[tuple[torch.fx.Node, Frame], Value] = {}
@@ -190,12 +190,13 @@ class Lowering(Emitter):
             )
         return term.values[frame.half or 0] if term.is_wide else term.values[0]
 
-    def cast(self, node: torch.fx.Node, value: Value, source: torch.dtype) -> Value:
-        """``value`` converted to the dtype of ``node``, as far as that changes its meaning."""
-        dtype = dtype_of(node)
-        if dtype is torch.bool and source is not torch.bool:
+    def cast(self, node: torch.fx.Node, value: Value, source: torch.fx.Node) -> Value:
+        """``value``, that of ``source``, converted to the dtype of ``node``, as far as that changes it."""
+        self.ranges.check_cast(node, source)
+        dtype, before = dtype_of(node), dtype_of(source)
+        if dtype is torch.bool and before is not torch.bool:
             return self.emit("ne", value, self.const(0.0))
-        if dtype in INTEGERS and source not in (torch.bool, *INTEGERS):
+        if dtype in INTEGERS and before not in (torch.bool, *INTEGERS):
             return self.emit("trunc", value)
         if dtype not in FP8:
             check_dtype(node)
@@ -203,11 +204,13 @@ class Lowering(Emitter):
 
     def elementwise(self, node: torch.fx.Node, frame: Frame) -> Value:
         check_dtype(node)
-        if dtype_of(node) in NARROW and node.target.overloadpacket in LEAVES_RANGE:  # type: ignore[union-attr]
-            raise refuse(
-                node, f"it is computed in {dtype_of(node)}, which wraps around: convert its inputs to float"
-            )
-        return ELEMENTWISE[node.target](self, node, frame)
+        value = ELEMENTWISE[node.target](self, node, frame)
+        self.ranges.check(node)  # what it reads first, as the cause may lie there
+        return value
+
+    def reduction(self, node: torch.fx.Node) -> Result:
+        self.ranges.check(node)
+        return REDUCTIONS[node.target](self, node)
 
     # --- values that depend on arguments alone ------------------------------------------------------
 
@@ -248,7 +251,7 @@ class Lowering(Emitter):
             return self._place(source, frame.narrowed(dims), user)
         if node.target in views.CASTS:
             source = node.args[0]  # type: ignore[assignment]
-            return self.cast(node, self._place(source, frame, user), dtype_of(source))
+            return self.cast(node, self._place(source, frame, user), source)
         if node.target in REDUCTIONS:
             return self._place_reduction(node, frame, user, 0)
         if node.target is operator.getitem:
@@ -270,7 +273,7 @@ class Lowering(Emitter):
         inner = Frame.of(layout)
         self.env[source] = Term((self._place(source, inner, user),), layout)
         try:
-            found = REDUCTIONS[node.target](self, node)
+            found = self.reduction(node)
         finally:
             del self.env[source]
         term = found[result] if isinstance(found, tuple) else found

@@ -7,9 +7,18 @@ rounded once, at the store.
 from __future__ import annotations
 
 from comfuse.reference.chain import evaluate_chain
-from comfuse.reference.dtypes import SPEC_DTYPES, TORCH_DTYPES, store
+from comfuse.reference.dtypes import LARGEST_EXACT, SPEC_DTYPES, TORCH_DTYPES, store
 from comfuse.reference.elementwise import ELEMENTWISE
 from comfuse.reference.evaluate import evaluate
 from comfuse.reference.reductions import MONOIDS
 
-__all__ = ["ELEMENTWISE", "MONOIDS", "SPEC_DTYPES", "TORCH_DTYPES", "evaluate", "evaluate_chain", "store"]
+__all__ = [
+    "ELEMENTWISE",
+    "LARGEST_EXACT",
+    "MONOIDS",
+    "SPEC_DTYPES",
+    "TORCH_DTYPES",
+    "evaluate",
+    "evaluate_chain",
+    "store",
+]

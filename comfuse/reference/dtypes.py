@@ -20,6 +20,8 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 }
 SPEC_DTYPES: dict[torch.dtype, DType] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
+#: Float32 has all integers up to here; the next one is rounded to it.
+LARGEST_EXACT = 2**24
 _LARGEST_E4M3 = 448.0
 
 

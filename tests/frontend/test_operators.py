@@ -108,7 +108,7 @@ UNARY = {
     "tanhshrink": F.tanhshrink,
     "tan": torch.tan,
     "trunc": lambda h: torch.trunc(3 * h),
-    "to int": lambda h: (5 * h).to(torch.int32) * 2 + (3 * h).long().to(h.dtype),
+    "to int": lambda h: (5 * h).clamp(-99, 99).to(torch.int32) * 2 + (3 * h).long().to(h.dtype),
     "sin": torch.sin,
     "softplus": F.softplus,
     "softplus beta": lambda h: F.softplus(h, beta=2.0),

@@ -221,10 +221,6 @@ def shifts(x, w, t):
     return F.linear(x, w) * (t & 3)
 
 
-def wraps_around(x, w, t):
-    return F.linear(x, w) + (t + 250)
-
-
 def gathers_more(x, w, t):
     return F.linear(x, w).gather(-1, t)
 
@@ -291,7 +287,6 @@ CASES = [
     (rearranges, (), "roll", "it moves elements between rows or columns"),
     (unknown, (), "special_bessel_j0", "no counterpart of this operator"),
     (shifts, (INDEX[..., :1],), "bitwise_and", "a bitwise operator on torch.int64"),
-    (wraps_around, (row().to(torch.uint8),), "add", "torch.uint8, which wraps around"),
     (gathers_more, (INDEX,), "gather", r"gathers \(2, 3, 2\) elements .* only one of each row"),
     (low_threshold, (), "softplus", "threshold 5"),
     (norm_of_order_3, (), "linalg_vector_norm", "a norm of order 3"),

@@ -12,7 +12,7 @@ import torch
 
 from comfuse.frontend.gemm import OTHERS
 from comfuse.frontend.handlers import activations, elementwise, losses, norms, reductions
-from comfuse.frontend.handlers.elementwise import FILLS, LEAVES_RANGE, POSITIONS
+from comfuse.frontend.handlers.elementwise import FILLS, POSITIONS
 from comfuse.frontend.views import name_of
 
 aten = torch.ops.aten
@@ -27,7 +27,6 @@ REDUCTIONS: dict[Any, reductions.Handler] = {
 __all__ = [
     "ELEMENTWISE",
     "FILLS",
-    "LEAVES_RANGE",
     "POSITIONS",
     "REDUCTIONS",
     "explain_unknown",

@@ -267,12 +267,6 @@ ELEMENTWISE: dict[Any, Handler] = {
     aten.triu.default: _triangle("ge"),
 }
 
-# Arithmetic whose result may lie outside of the range of its integer inputs.
-LEAVES_RANGE = {
-    aten.abs, aten.add, aten.addcdiv, aten.addcmul, aten.div, aten.floor_divide, aten.mul, aten.neg, aten.pow,
-    aten.rsub, aten.square, aten.sub,
-}  # fmt: skip
-
 
 # --- tensors that depend on nothing ---------------------------------------------------------------------
 

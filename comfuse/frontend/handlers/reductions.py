@@ -40,6 +40,8 @@ def _dims(node: torch.fx.Node) -> Any:
 def _plain(monoid: str) -> Handler:
     def handler(low: Lowering, node: torch.fx.Node) -> Result:
         found = over(low, node, node.args[0], _dims(node))
+        if monoid in ("prod", "sum"):
+            low.ranges.check_sum(node, monoid, None if found.over_rows else found.columns)
         return results(found, found.reduce(monoid))
 
     return handler
