@@ -199,6 +199,8 @@ class NamedOp:
         if self.layers:  # what runs instead knows its arguments by other names
             self._check(x, weight, tensors, options)
         x, weight, tensors = self._converted(x, weight, tensors)
+        if _is_tracing():
+            x, weight, *tensors = _distinct((x, weight, *tensors))  # type: ignore[assignment]
         return self.gradient(x, weight, *tensors, *options, *scalars)
 
     def _prepared(
@@ -358,6 +360,15 @@ def _needs_gradient(x: Tensor, weight: Tensor, tensors: Sequence[Tensor | None])
         if tensor is not None and tensor.requires_grad:
             return True
     return False
+
+
+def _distinct(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Views in the place of tensors that came before: Dynamo traces no Function that takes one twice."""
+    found: list[Tensor | None] = []
+    for tensor in tensors:
+        repeats = tensor is not None and any(tensor is before for before in found)
+        found.append(tensor.view_as(tensor) if repeats else tensor)  # type: ignore[union-attr]
+    return found
 
 
 def _is_plain(out: Tensor) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from comfuse import fallbacks
+from comfuse import fallbacks, ops
 from comfuse.generator import catalog
 from comfuse.generator.spec import DType, FusedSpec
 from comfuse.ops.autograd.layernorm import of_norm as of_layer_norm
@@ -72,6 +74,47 @@ def test_compiled_for_any_shape(name: str) -> None:
 @pytest.mark.slow
 def test_compiled_by_inductor() -> None:
     compiled_as_eager(BY_NAME["layernorm all"], dynamic=False, backend="inductor")
+
+
+WIDE = 2 * K
+TWICE: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...], str]] = {
+    "gemm": (lambda x, w, r: ops.fused_gemm(x, w, activation="gelu", residual=r), ((K, K),), "x"),
+    "layernorm": (lambda x, w, r: ops.fused_gemm_layernorm(x, w, residual=r), ((K, K),), "x"),
+    "rmsnorm": (lambda x, w, r: ops.fused_gemm_rmsnorm(x, w, residual=r), ((K, K),), "x"),
+    "gated": (lambda x, w, r: ops.fused_gated_gemm(x, w, r, activation="silu"), ((N, K),), "weight"),
+    "b2b": (
+        lambda x, w, w1, r: ops.fused_b2b_gemm(x, w, w1, activation0="gelu", residual1=r),
+        ((WIDE, K), (K, WIDE)),
+        "x",
+    ),
+    "mlp": (
+        lambda x, w, w1, r: ops.fused_mlp(x, w, w1=w1, residual=r, norm="layernorm"),
+        ((WIDE, K), (K, WIDE)),
+        "x",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+@pytest.mark.parametrize("recompute", ["always", "never"])
+def test_one_tensor_in_two_places(name: str, recompute: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gradient is the sum of those that two tensors would have."""
+    monkeypatch.setenv("COMFUSE_RECOMPUTE", recompute)
+    op, shapes, twice = TWICE[name]
+    torch.manual_seed(0)
+    drawn = [torch.randn(4, K), *(torch.randn(shape) / shape[1] ** 0.5 for shape in shapes)]
+    given = dict(zip(("x", "weight", "further"), (t.to(BF16) for t in drawn), strict=False))
+    apart = leaves(given | {"again": given[twice]})
+    wanted = gradients((op(*apart.values()),), apart)
+    wanted[twice] += wanted.pop("again")
+    same = leaves(given)
+    torch.compiler.reset()
+    compiled = torch.compile(op, fullgraph=True, backend="aot_eager")
+    for function in (op, compiled):
+        found = gradients((function(*same.values(), same[twice]),), same)
+        for argument, g in found.items():
+            assert (g - wanted[argument]).norm() <= 2.0**-7 * wanted[argument].norm(), argument
+    assert not fallbacks.counts()
 
 
 def compiled_as_eager(case: Case, dynamic: bool, backend: str = "aot_eager") -> None:
