@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Literal
 
 import torch
@@ -13,6 +14,7 @@ from comfuse.generator.spec import Space
 from comfuse.ops import autograd
 from comfuse.ops.faults import Argument
 from comfuse.ops.named import NamedOp
+from comfuse.reference import LARGEST_EXACT
 
 _NAME = "fused_gemm_cross_entropy"
 _REDUCTIONS = ("mean", "sum", "none")
@@ -36,7 +38,7 @@ def fused_gemm_cross_entropy(
         weight: (N, K), x's dtype, as nn.Linear has it: N classes.
         target: the leading sizes of x, int64 or int32.  N may be up to 2^24.
         bias: (N,), bfloat16, float16 or float32.
-        ignore_index: rows with this target have a loss of 0.
+        ignore_index: rows with this target have a loss of 0; less than 2^24 either way.
         reduction: ``"none"``; ``"sum"``; ``"mean"``: the sum over the number of rows that are not ignored, so
             NaN if there are none.
 
@@ -65,6 +67,10 @@ def fused_gemm_cross_entropy(
     """
     if reduction not in _REDUCTIONS:
         raise ArgumentError(_NAME, "reduction", repr(reduction), ", ".join(map(repr, _REDUCTIONS)))
+    if not isinstance(ignore_index, int | torch.SymInt | Integral):
+        raise ArgumentError(_NAME, "ignore_index", f"of type {type(ignore_index).__name__}", "an int")
+    if abs(ignore_index) >= LARGEST_EXACT:  # targets are compared in float32, and others rounded to it
+        raise ArgumentError(_NAME, "ignore_index", str(ignore_index), "an int less than 2^24 either way")
     loss = _OP(x, weight, (target, bias), (), (ignore_index,))
     if reduction == "none":
         return loss

@@ -221,6 +221,10 @@ def shifts(x, w, t):
     return F.linear(x, w) * (t & 3)
 
 
+def ignores_much(x, w, t):
+    return F.cross_entropy(F.linear(x, w).flatten(0, 1), t, ignore_index=-(2**24))
+
+
 def gathers_more(x, w, t):
     return F.linear(x, w).gather(-1, t)
 
@@ -287,6 +291,7 @@ CASES = [
     (rearranges, (), "roll", "it moves elements between rows or columns"),
     (unknown, (), "special_bessel_j0", "no counterpart of this operator"),
     (shifts, (INDEX[..., :1],), "bitwise_and", "a bitwise operator on torch.int64"),
+    (ignores_much, (INDEX[..., 0].flatten(),), "nll_loss_forward", "ignore_index -16777216; allowed: less"),
     (gathers_more, (INDEX,), "gather", r"gathers \(2, 3, 2\) elements .* only one of each row"),
     (low_threshold, (), "softplus", "threshold 5"),
     (norm_of_order_3, (), "linalg_vector_norm", "a norm of order 3"),

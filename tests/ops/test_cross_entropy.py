@@ -54,6 +54,27 @@ def test_ignored_rows(ignore_index: int, reduction: Any, grad: bool) -> None:
 
 
 @pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    "value, got",
+    [(1.5, "of type float"), (2.0, "of type float"), (2**24, "16777216"), (-(2**24), "-16777216")],
+)
+def test_ignore_index_is_told_from_its_neighbours(value: Any, got: str, grad: bool) -> None:
+    x, weight, target, _ = inputs(6)
+    with pytest.raises(ArgumentError, match=f"ignore_index is {got}; allowed: an int"):
+        fused_gemm_cross_entropy(x.requires_grad_(grad), weight, target, ignore_index=value)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_the_largest_ignore_index(sign: int) -> None:
+    """No other is rounded to it."""
+    x, weight, target, _ = inputs(4)
+    target[:3] = sign * torch.tensor([2**24 - 1, 2**24, 2**24 + 1])
+    loss = fused_gemm_cross_entropy(x, weight, target, ignore_index=sign * (2**24 - 1), reduction="none")
+    assert loss[0] == 0
+    assert loss[1:3].isnan().all()
+
+
+@pytest.mark.parametrize("grad", [False, True])
 def test_targets_that_are_no_class(grad: bool) -> None:
     x, weight, target, _ = inputs(6)
     target[1], target[4] = N, -1

@@ -11,6 +11,7 @@ from comfuse.frontend.handlers.over import Over, over
 from comfuse.frontend.handlers.reductions import Handler, results
 from comfuse.frontend.placing import Frame, Result, Term, Value
 from comfuse.frontend.views import arguments, refuse, shape_of
+from comfuse.reference import LARGEST_EXACT
 
 if TYPE_CHECKING:
     from comfuse.frontend.lowering import Lowering
@@ -57,6 +58,8 @@ def _nll_loss(low: Lowering, node: torch.fx.Node) -> Result:
     found = over(low, node, source, -1)
     if found.axis != "row":
         raise refuse(node, "its classes must be the GEMM's N")
+    if abs(given["ignore_index"]) >= LARGEST_EXACT:  # others are rounded to it
+        raise refuse(node, f"ignore_index {given['ignore_index']}; allowed: less than 2^24 either way")
     target = low.value(given["target"], Frame.of(found.dropped), node)
     chosen = low.emit("eq", low.position(found.frame, len(shape_of(source)) - 1, node), target)
     counted = low.emit("ne", target, low.const(given["ignore_index"]))
