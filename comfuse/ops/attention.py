@@ -13,7 +13,8 @@ from comfuse import fallbacks
 from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from comfuse.generator import catalog
 from comfuse.generator.spec import DType
-from comfuse.ops.faults import AB_DTYPES, FLOATS, of_scalars
+from comfuse.ops.faults import AB_DTYPES, FLOATS, of_layout, of_scalars
+from comfuse.ops.programs import called
 from comfuse.ops.resolver import translate
 from comfuse.ops.schema import FIXED
 from comfuse.ops.tracing import constant_when_traced
@@ -97,7 +98,8 @@ def _batched(x: Tensor) -> Tensor:
 def _text(n: int, d: int, h: int, dtype: torch.dtype, bias: torch.dtype | None, causal: bool) -> str:
     """The text of a call's chain."""
     of_bias: DType | None = None if bias is None else SPEC_DTYPES[bias]
-    return catalog.attention(n, d, h, AB_DTYPES[dtype], bias=of_bias, causal=causal).text()
+    chain = catalog.attention(n, d, h, AB_DTYPES[dtype], bias=of_bias, causal=causal)
+    return called(chain.text(), _NAME)
 
 
 @constant_when_traced
@@ -124,6 +126,9 @@ def _fault(q: Any, k: Any, v: Any, bias: Any) -> ArgumentError | None:
     for name, t in given.items():
         if not isinstance(t, Tensor):
             return ArgumentError(_NAME, name, f"of type {type(t).__name__}", "a torch.Tensor")
+        fault = of_layout(_NAME, name, t)
+        if fault is not None:
+            return fault
     if q.ndim < 2:
         return ShapeError(_NAME, "q", f"of shape {tuple(q.shape)}", "(..., M, D)")
     lead, m, d = tuple(q.shape[:-2]), q.shape[-2], q.shape[-1]

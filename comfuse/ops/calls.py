@@ -144,6 +144,9 @@ def _explained(op: str, error: Exception, spec: Any, values: tuple[Any, ...]) ->
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
             return ArgumentError(op, name, f"of type {type(value).__name__}", "a torch.Tensor")
+        fault = faults.of_layout(op, name, value)
+        if fault is not None:
+            return fault
     fault = faults.of_scalars(op, {f"scalars[{i}]": x for i, x in enumerate(scalars)})
     if fault is not None:
         return fault

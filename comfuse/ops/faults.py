@@ -58,6 +58,21 @@ def autocast_dtype(factors: Sequence[Tensor]) -> torch.dtype | None:
     return torch.get_autocast_dtype(device)
 
 
+def of_layout(op: str, name: str, value: Any) -> ArgumentError | None:
+    """What is wrong with a tensor that has no strides."""
+    if not isinstance(value, Tensor) or (value.layout is torch.strided and not value.is_nested):
+        return None
+    got = "a nested tensor" if value.is_nested else f"a tensor of layout {value.layout}"
+    return ArgumentError(op, name, got, "strided tensors", "convert it, with to_dense or to_padded_tensor")
+
+
+def check_layout(name: str, value: Any) -> None:
+    """Raises that, of an argument of comfuse::region."""
+    fault = of_layout("region", name, value)
+    if fault is not None:
+        raise fault
+
+
 def of_options(op: str, given: dict[str, Any], allowed: dict[str, tuple[Any, ...]]) -> ArgumentError | None:
     for name, value in given.items():
         if value not in allowed[name]:
@@ -94,6 +109,9 @@ def _of_next(op: str, weight: tuple[str, Tensor], name: str, w1: Any) -> Argumen
     if not isinstance(w1, Tensor):
         return ArgumentError(op, name, f"of type {type(w1).__name__}", "a torch.Tensor")
     h = weight[1].shape[0]
+    fault = of_layout(op, name, w1)
+    if fault is not None:
+        return fault
     if w1.ndim == 2 and w1.shape[1] == h:
         return None
     hint = "transpose it" if w1.ndim == 2 and w1.shape[0] == h else ""
@@ -108,6 +126,9 @@ def _of_layer(
     for name, value in [("x", x), weight, *((argument.name, value) for argument, value in given)]:
         if not isinstance(value, Tensor):
             return ArgumentError(op, name, f"of type {type(value).__name__}", "a torch.Tensor")
+        fault = of_layout(op, name, value)
+        if fault is not None:
+            return fault
     weights = dict([weight, *((argument.name, value) for argument, value in given if argument.space is None)])
     operands = [(argument, value) for argument, value in given if argument.space is not None]
     return _of_factors(op, x, weights) or _of_operands(op, x, weight[1].shape[0], operands)

@@ -25,6 +25,7 @@ from comfuse.generator.spec import FusedSpec, Major, Space
 from comfuse.ops import faults, transforms
 from comfuse.ops.calls import region_out
 from comfuse.ops.faults import AB_DTYPES, Argument
+from comfuse.ops.programs import called
 from comfuse.ops.resolver import translate
 from comfuse.ops.schema import ALONE, FIXED, GENERAL
 from comfuse.ops.tracing import constant_when_traced
@@ -169,6 +170,9 @@ class NamedOp:
         """Runs an op of one output, which is written to ``out``; returns that."""
         if not isinstance(out, Tensor):
             raise ArgumentError(self.name, "out", f"of type {type(out).__name__}", "a torch.Tensor or None")
+        fault = faults.of_layout(self.name, "out", out)
+        if fault is not None:
+            raise fault
         try:
             if transforms.in_forward_mode():
                 transforms.refuse_tangents(self.name, (x, weight, *tensors, out))
@@ -400,4 +404,4 @@ def _text_of(
         strided=(*strided, "y") if out else tuple(strided),
     )
     chosen = dict(zip(op.options, options, strict=True))
-    return op.program(*sizes, AB_DTYPES[dtype], **given, **chosen, layouts=lie).text()
+    return called(op.program(*sizes, AB_DTYPES[dtype], **given, **chosen, layouts=lie).text(), op.name)

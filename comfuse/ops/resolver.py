@@ -82,7 +82,7 @@ def _resolve(spec: str, rows: int, device: int) -> int:
             return 0
         _REFUSED[key] = (why, environment)
     if settings.strict():
-        fallbacks.record("comfuse::region", why)  # raises here, where the message is not lost in C++
+        fallbacks.record(programs.name_of(spec), why)  # raises here, where the message is not lost in C++
     return 1
 
 

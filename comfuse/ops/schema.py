@@ -6,7 +6,8 @@ one with two outputs.  ``comfuse::region.alone`` takes no operands: AOTInductor 
 tensors.  ``comfuse::region_out`` writes to tensors of the caller's.  On CUDA the binding
 implements them in C++; it is loaded at the first call, so that importing ComFuse compiles nothing.  On a CPU
 they evaluate the spec in float32.  ``comfuse::region_reference`` evaluates a spec on any device, or runs the
-links of a chain as regions of their own, and counts that as a fallback.
+links of a chain as regions of their own, and counts that as a fallback of the named op, if the text is that
+of one (:func:`comfuse.ops.programs.name_of`).
 
 None of them has a gradient, and none a kernel for autograd: one in Python would cost every call more than its
 launch, gradients or not, and the binding's stable interface cannot ask a tensor for its own.  So the
@@ -16,6 +17,7 @@ calls the dispatcher ops themselves gets torch's warning at the backward.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,13 +26,14 @@ from torch import Tensor
 
 from comfuse import fallbacks, reference
 from comfuse.generator.spec import FusedSpec
-from comfuse.ops import checks, native, programs, resolver
+from comfuse.ops import checks, faults, native, programs, resolver
 
 MAX_FIXED = 6  # tensor operands of the fixed-arity forms
 FIXED_OUTPUTS = (1, 2)
 FIXED_SCALARS = 2
 
 _LIBRARY = torch.library.Library("comfuse", "FRAGMENT")
+_OPERAND = re.compile(r"t(\d)")  # in the fixed-arity forms
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 _ARGUMENTS = "str spec, Tensor a, Tensor b, Tensor[] operands, float[] scalars"
 
@@ -68,7 +71,7 @@ def _evaluate(spec: str, a: Tensor, b: Tensor, operands: Tensors, scalars: Seque
 
 def _fall_back(spec: str, a: Tensor, b: Tensor, operands: Tensors, scalars: Sequence[float]) -> list[Tensor]:
     if a.shape[:-1].numel() > 0:  # otherwise no kernel would have anything to do
-        fallbacks.record("comfuse::region", resolver.reason(spec, a))
+        fallbacks.record(programs.name_of(spec), resolver.reason(spec, a))
     if programs.parse(spec).is_chain:
         return _link_by_link(spec, a, b, operands, scalars)
     return _evaluate(spec, a, b, operands, scalars)
@@ -87,7 +90,8 @@ def _link_by_link(
             count = len(link.factors) + len(link.tensors)
             own, arguments = arguments[:count], arguments[count:]
             of_link, numbers = numbers[: link.scalar_count], numbers[link.scalar_count :]
-            results = GENERAL(link.links[0].text(), results[0], own[0], own[1:], of_link)
+            text = programs.called(link.links[0].text(), programs.name_of(spec))
+            results = GENERAL(text, results[0], own[0], own[1:], of_link)
     return results
 
 
@@ -145,12 +149,23 @@ def _first_call(op: torch._ops.OpOverload, evaluate: Callable[..., Any]) -> Call
     name = op.name()
 
     def call(*arguments: Any) -> Any:
+        _check_layouts(op, arguments)
         a = arguments[1]
         if native.reason_against(a) is None and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA"):
             return op(*arguments)
         return evaluate(*arguments)
 
     return call
+
+
+def _check_layouts(op: torch._ops.OpOverload, arguments: Sequence[Any]) -> None:
+    """Raises ArgumentError for a sparse tensor, which comes here whatever its device has kernels for."""
+    for argument, value in zip(op._schema.arguments, arguments, strict=False):
+        if isinstance(value, Tensor):
+            faults.check_layout(_OPERAND.sub(r"operands[\1]", argument.name), value)
+        elif isinstance(value, list | tuple):
+            for i, x in enumerate(value):
+                faults.check_layout(f"{argument.name}[{i}]", x)
 
 
 def _define(name: str, schema: str, form: Callable[[General], Callable[..., Any]]) -> torch._ops.OpOverload:

@@ -371,7 +371,7 @@ def test_what_is_refused_runs_a_kernel_a_layer() -> None:
     arguments = mlp_arguments(1000, k=512, h=512, n=512)
     assert close(ops.fused_mlp(**arguments), mlp(**arguments))
     ((where, reason),) = fallbacks.counts()
-    assert where == "comfuse::region"
+    assert where == "fused_mlp"
     assert "N = 512" in reason
 
 

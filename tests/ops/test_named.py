@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from comfuse import fallbacks
+from comfuse import fallbacks, ops
+from comfuse.generator.spec import Space
+from comfuse.ops import named, programs, resolver, schema
+from comfuse.reference import TORCH_DTYPES
 from tests.ops.cases import BF16, BY_NAME, CASES, FP16, FP32, Case, N
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -156,3 +159,55 @@ def test_out_where_k_is_0() -> None:
     x, weight = torch.zeros(5, 0).bfloat16(), torch.zeros(13, 0).bfloat16()
     BY_NAME["gemm"].op(x, weight, torch.full((13,), 2.0), out=out)
     assert torch.equal(out, torch.full((5, 13), 2.0).bfloat16())
+
+
+@every_case
+@pytest.mark.parametrize("compiled", [False, True])
+def test_fallbacks_are_counted_by_the_op_s_name(
+    case: Case, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no kernel serves its program; of two layers, where none serves one of them."""
+    monkeypatch.setenv("COMFUSE_STRICT", "0")
+    monkeypatch.setattr(programs, "_NAMES", {})
+    monkeypatch.setattr(resolver, "reason", lambda spec, a: "of a test")
+    arguments = case.arguments((3,), BF16, BF16)
+    for op in named._OPS.values():
+        monkeypatch.setattr(op, "texts", {})
+    torch.compiler.reset()
+    function = torch.compile(lambda t: case(t), backend="aot_eager") if compiled else case
+    function(arguments)
+    assert set(programs._NAMES.values()) == {case.op.__name__}
+    (text,) = programs._NAMES
+    x, weight, operands, scalars = of_shapes(programs.parse(text))
+    for _ in range(2):
+        schema._fall_back(text, x, weight, operands, scalars)
+    assert fallbacks.counts() == {(case.op.__name__, "of a test"): 2}
+    assert {programs.name_of(text) for text in programs._NAMES} == {case.op.__name__}
+
+
+def test_fallbacks_of_chains_are_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So are those of its links, which then run apart."""
+    monkeypatch.setenv("COMFUSE_STRICT", "0")
+    monkeypatch.setattr(programs, "_NAMES", {})
+    monkeypatch.setattr(resolver, "reason", lambda spec, a: "of a test")
+    w0, w1, q = torch.ones(64, 32).to(BF16), torch.ones(32, 64).to(BF16), torch.ones(2, 8, 32).to(BF16)
+    ops.fused_b2b_gemm(torch.ones(3, 32).to(BF16), w0, w1, activation0="relu")
+    (text,) = programs._NAMES
+    schema._fall_back(text, *of_shapes(programs.parse(text)))
+    assert fallbacks.counts() == {("fused_b2b_gemm", "of a test"): 1}
+    assert set(programs._NAMES.values()) == {"fused_b2b_gemm"}
+    assert len(programs._NAMES) == 3
+    ops.fused_attention(q, q, q)
+    assert "fused_attention" in programs._NAMES.values()
+
+
+def of_shapes(program: programs.Program) -> tuple[Tensor, Tensor, list[Tensor], list[float]]:
+    """A call of a program that is not batched."""
+    dtype = TORCH_DTYPES[program.dtype]
+    factors = [torch.ones(f.n or 3, f.k, dtype=dtype) for f in program.factors]
+    sizes = {Space.ROW: lambda n: (n,), Space.COLUMN: lambda n: (3,), Space.TILE: lambda n: (3, n)}
+    tensors = [
+        torch.zeros(sizes[t.operand.space](t.n), dtype=TORCH_DTYPES[t.operand.dtype]) for t in program.tensors
+    ]
+    b, operands = program.joined(factors, tensors)
+    return torch.ones(3, program.k, dtype=dtype), b, operands, [1.0] * program.scalar_count

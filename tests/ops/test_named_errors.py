@@ -12,6 +12,8 @@ from torch import Tensor
 
 from comfuse import fallbacks, ops
 from comfuse.errors import ArgumentError, ComFuseError, DeviceError, DTypeError, ShapeError
+from comfuse.generator import catalog
+from comfuse.generator.spec import DType
 from tests.ops.cases import BF16, BY_NAME, CASES, FP32, Case, K, N
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -22,6 +24,14 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 META = "meta"
 FLOATS = "torch.bfloat16, torch.float16, torch.float32"
 Change = Callable[[Tensor], Any]
+LAYOUTS: list[tuple[Change, type[ComFuseError], str]] = [
+    (lambda t: t.to_sparse(), ArgumentError, "a tensor of layout torch.sparse_coo; allowed: strided tensors"),
+    (
+        lambda t: torch.nested.nested_tensor([t, t]),
+        ArgumentError,
+        "a nested tensor; allowed: strided tensors",
+    ),
+]
 X: list[tuple[Change, type[ComFuseError], str]] = [
     (lambda t: t.flatten()[0], ShapeError, "a tensor of rank 0; allowed: (..., K)"),
     (lambda t: t.float(), DTypeError, "torch.float32; allowed: torch.bfloat16, torch.float16"),
@@ -59,7 +69,7 @@ TILE: list[tuple[Change, type[ComFuseError], str]] = [
 def faults_of(case: Case) -> Iterator[Any]:
     for names, faults in ((("x",), X), (case.weights, WEIGHT), (case.rows, ROW), (case.tiles, TILE)):
         for name in names:
-            for i, fault in enumerate(faults):
+            for i, fault in enumerate([*faults, *LAYOUTS]):
                 yield pytest.param(case, name, *fault, id=f"{case.name}-{name}-{i}")
 
 
@@ -76,6 +86,35 @@ def test_errors_name_the_argument(
     assert isinstance(caught.value, ArgumentError)
     assert (caught.value.op, caught.value.argument) == (case.op.__name__, argument)
     assert message in str(caught.value)
+    assert not fallbacks.counts()
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.jagged])
+@pytest.mark.parametrize("grad", [False, True])
+def test_other_layouts_are_refused(layout: torch.layout, grad: bool) -> None:
+    x, weight = torch.ones(4, K).bfloat16(), torch.ones(N, K).bfloat16().requires_grad_(grad)
+    other = (
+        x.to_sparse_csr() if layout is torch.sparse_csr else torch.nested.nested_tensor([x, x], layout=layout)
+    )
+    what = "a nested tensor" if layout is torch.jagged else f"a tensor of layout {layout}"
+    with pytest.raises(ArgumentError, match=f"fused_gemm: x is {what}; allowed: strided"):
+        ops.fused_gemm(other, weight)
+    with torch.no_grad(), pytest.raises(ArgumentError, match=f"fused_gemm: out is {what}; allowed: strided"):
+        ops.fused_gemm(x, weight, out=other)
+    with torch.no_grad(), pytest.raises(ArgumentError, match=f"region: a is {what}; allowed: strided"):
+        ops.region(catalog.linear(N, K, DType.BF16).text(), other, weight)
+    assert not fallbacks.counts()
+
+
+@pytest.mark.parametrize("operand", ["b", "operands[0]"])
+def test_regions_refuse_sparse_operands(operand: str) -> None:
+    x, weight, bias = torch.ones(4, K).bfloat16(), torch.ones(N, K).bfloat16(), torch.ones(N).bfloat16()
+    spec = catalog.linear(N, K, DType.BF16, bias=DType.BF16).text()
+    b, rest = (weight.to_sparse(), bias) if operand == "b" else (weight, bias.to_sparse())
+    with pytest.raises(ArgumentError) as caught:
+        ops.region(spec, x, b, [rest])
+    assert (caught.value.argument, caught.value.got) == (operand, "a tensor of layout torch.sparse_coo")
+    assert not fallbacks.counts()
 
 
 @every_case

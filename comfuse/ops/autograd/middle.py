@@ -15,6 +15,7 @@ from comfuse.ops.autograd.layernorm import of_norm as of_layernorm
 from comfuse.ops.autograd.rmsnorm import of_norm as of_rmsnorm
 from comfuse.ops.faults import AB_DTYPES
 from comfuse.ops.named import run
+from comfuse.ops.programs import called
 from comfuse.ops.schema import GENERAL
 from comfuse.ops.tracing import constant_when_traced
 from comfuse.reference import SPEC_DTYPES
@@ -187,7 +188,7 @@ def _remembered(
     program = catalog.middle_gradient(
         *sizes, dtype, b0=b0, activation=activation, w1_major=w1_major, middle=middle, sums=sums
     )
-    return program.text()
+    return called(program.text(), "fused_mlp")
 
 
 def mlp(*arguments: Any) -> Tensor:
