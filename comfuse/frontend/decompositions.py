@@ -14,14 +14,14 @@ aten = torch.ops.aten
 _NAMES = (
     "addr", "_batch_norm_no_update", "_batch_norm_with_update",
     "_batch_norm_with_update_functional", "binary_cross_entropy", "binary_cross_entropy_with_logits",
-    "celu", "cudnn_batch_norm", "dist", "elu_backward", "frac", "_fused_rms_norm",
+    "celu", "cudnn_batch_norm", "deg2rad", "dist", "elu_backward", "frac", "_fused_rms_norm",
     "_fused_rms_norm_backward", "glu", "glu_backward", "hardshrink", "hardsigmoid_backward",
     "hardtanh_backward", "heaviside", "huber_loss", "lerp", "log_sigmoid_backward", "log_sigmoid_forward",
     "_log_softmax_backward_data", "logaddexp", "logaddexp2", "logit", "logit_backward", "mse_loss",
-    "mse_loss_backward", "nan_to_num", "native_batch_norm", "native_batch_norm_backward",
+    "mse_loss_backward", "nan_to_num", "nansum", "native_batch_norm", "native_batch_norm_backward",
     "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
     "_native_batch_norm_legit_no_training", "native_dropout_backward", "native_layer_norm_backward", "norm",
-    "_prelu_kernel_backward", "relu6", "selu", "sgn", "sinc", "smooth_l1_loss", "soft_margin_loss",
+    "_prelu_kernel_backward", "rad2deg", "relu6", "selu", "sgn", "sinc", "smooth_l1_loss", "soft_margin_loss",
     "_softmax_backward_data", "softshrink", "special_entr", "special_xlog1py", "std", "std_mean",
     "threshold", "var", "var_mean", "xlogy",
 )  # fmt: skip

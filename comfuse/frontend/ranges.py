@@ -267,6 +267,8 @@ _CHOICES: dict[Any, Rule] = {
     aten.clamp_min: _clamp,
     aten.copy: _hull("src"),
     aten.floor: _rounded,
+    aten.fmax: _extreme(max),
+    aten.fmin: _extreme(min),
     aten.hardtanh: _clamp,
     aten.masked_fill: _hull("self", "value"),
     aten.maximum: _extreme(max),

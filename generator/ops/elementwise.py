@@ -48,6 +48,7 @@ _EXACT = "exact"
 _EX2 = "relative 2^-22; a subnormal result becomes 0"
 _FALSE = "0: NaN compares false with everything"
 _TRUE = "NaN counts as true"
+_OTHER = "gives the other input"
 _TEST = "answers 1 or 0"
 
 _ARITHMETIC = (
@@ -62,6 +63,8 @@ _ARITHMETIC = (
     Elementwise("sign", 1, _sign, 4, nan="0", precision=_EXACT),
     Elementwise("minimum", 2, ieee.minimum, 1, precision=_EXACT, commutative=True),
     Elementwise("maximum", 2, ieee.maximum, 1, precision=_EXACT, commutative=True),
+    Elementwise("fmin", 2, ieee.fmin, 1, nan=_OTHER, precision=_EXACT, commutative=True),
+    Elementwise("fmax", 2, ieee.fmax, 1, nan=_OTHER, precision=_EXACT, commutative=True),
     Elementwise("floor", 1, ieee.floor, 2, precision=_EXACT),
     Elementwise("ceil", 1, ieee.ceil, 2, precision=_EXACT),
     Elementwise("round", 1, ieee.nearest, 2, precision=_EXACT),  # half to even
@@ -70,6 +73,9 @@ _ARITHMETIC = (
     Elementwise("sqrt", 1, ieee.sqrt, 4, precision="1 ulp"),
     Elementwise("rsqrt", 1, lambda x: ieee.div(1.0, ieee.sqrt(x)), 4, precision="relative 2^-22"),
     Elementwise("reciprocal", 1, lambda x: ieee.div(1.0, x), 8),
+    Elementwise(
+        "hypot", 2, math.hypot, 30, nan="propagates, but for an infinity beside it", commutative=True
+    ),
     Elementwise("pow", 2, ieee.power, 50, nan="propagates, but for pow(x, 0) and pow(1, y), which are 1"),
 )
 
@@ -84,7 +90,13 @@ _TRANSCENDENTAL = (
     Elementwise("sin", 1, ieee.sin, 22),
     Elementwise("cos", 1, ieee.cos, 22),
     Elementwise("tan", 1, ieee.tan, 30),
+    Elementwise("asin", 1, ieee.asin, 18),
+    Elementwise("acos", 1, ieee.acos, 18),
+    Elementwise("atan", 1, math.atan, 14),
     Elementwise("tanh", 1, math.tanh, 20),
+    Elementwise("asinh", 1, math.asinh, 30),
+    Elementwise("acosh", 1, ieee.acosh, 30),
+    Elementwise("atanh", 1, ieee.atanh, 26),
     Elementwise("erf", 1, math.erf, 22),
     Elementwise("erfc", 1, math.erfc, 30),
 )

@@ -118,6 +118,34 @@ trunc = _rounded(math.trunc)
 nearest = _rounded(round)  # half to even
 
 
+def asin(x: float) -> float:
+    return math.asin(x) if abs(x) <= 1.0 else NAN
+
+
+def acos(x: float) -> float:
+    return math.acos(x) if abs(x) <= 1.0 else NAN
+
+
+def acosh(x: float) -> float:
+    return math.acosh(x) if x >= 1.0 else NAN
+
+
+def atanh(x: float) -> float:
+    if abs(x) == 1.0:
+        return math.copysign(INF, x)
+    return math.atanh(x) if abs(x) < 1.0 else NAN
+
+
+def fmin(a: float, b: float) -> float:
+    """The smaller one, or the one that is a number."""
+    return a if math.isnan(b) or a < b else b
+
+
+def fmax(a: float, b: float) -> float:
+    """The larger one, or the one that is a number."""
+    return a if math.isnan(b) or a > b else b
+
+
 def minimum(a: float, b: float) -> float:
     return a if math.isnan(a) or a < b else b
 

@@ -28,7 +28,9 @@ from comfuse.generator.spec import DType, FusedSpec, Node, Space
 _HOW = {"gelu_backward_of_cdf": "by what its GELU computes"}  # other than by tanh.approx
 _ROUNDED = (DType.BF16, DType.E4M3, DType.E5M2)
 _KEEPS = ("add", "sub", "mul", "neg")  # what passes an absolute error as large as it is; so do sums
-_MAGNIFIES = ("div", "reciprocal", "rsqrt", "exp", "exp2", "expm1", "pow", "tan")
+_MAGNIFIES = (
+    "div", "reciprocal", "rsqrt", "exp", "exp2", "expm1", "pow", "tan", "asin", "acos", "acosh", "atanh",
+)  # fmt: skip
 # The argument that is halved comes last.
 _OF_HALF = (
     "sigmoid", "silu", "quick_gelu", "gelu_tanh", "silu_backward", "gelu_backward", "gelu_tanh_backward",

@@ -217,6 +217,10 @@ def unknown(x, w):
     return torch.special.bessel_j0(F.linear(x, w))
 
 
+def reads_a_sign(x, w):
+    return torch.copysign(F.linear(x, w), -x[..., :1])
+
+
 def shifts(x, w, t):
     return F.linear(x, w) * (t & 3)
 
@@ -290,6 +294,7 @@ CASES = [
     (sorts, (), "topk", "it orders the elements of a row"),
     (rearranges, (), "roll", "it moves elements between rows or columns"),
     (unknown, (), "special_bessel_j0", "no counterpart of this operator"),
+    (reads_a_sign, (), "copysign", "it tells a zero from a negative zero"),
     (shifts, (INDEX[..., :1],), "bitwise_and", "a bitwise operator on torch.int64"),
     (ignores_much, (INDEX[..., 0].flatten(),), "nll_loss_forward", "ignore_index -16777216; allowed: less"),
     (gathers_more, (INDEX,), "gather", r"gathers \(2, 3, 2\) elements .* only one of each row"),

@@ -46,6 +46,9 @@ _REASONS = {
     "it accumulates along a dimension, and a kernel has all elements at once: do it after the call": (
         "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp",
     ),
+    "it tells a zero from a negative zero, which a kernel may give in its place: call it before or after": (
+        "atan2", "copysign", "signbit",
+    ),
     "it orders the elements of a row: do it after the call": ("kthvalue", "median", "mode", "sort", "topk"),
     "attention is no elementwise work: call it before or after": (
         "scaled_dot_product_attention",

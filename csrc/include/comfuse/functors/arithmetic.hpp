@@ -31,6 +31,16 @@ struct Minimum {
 struct Maximum {
   static CF_HD float apply(float a, float b) { return detail::max_nan(a, b); }
 };
+struct Fmin {
+  // One of two that is NaN is ignored.
+  static CF_HD float apply(float a, float b) { return ::fminf(a, b); }
+};
+struct Fmax {
+  static CF_HD float apply(float a, float b) { return ::fmaxf(a, b); }
+};
+struct Hypot {
+  static CF_HD float apply(float a, float b) { return ::hypotf(a, b); }
+};
 struct Fmod {
   static CF_HD float apply(float a, float b) { return ::fmodf(a, b); }
 };

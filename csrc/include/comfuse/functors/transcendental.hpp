@@ -46,6 +46,24 @@ struct Tan {
 struct Erfc {
   static CF_HD float apply(float x) { return ::erfcf(x); }
 };
+struct Asin {
+  static CF_HD float apply(float x) { return ::asinf(x); }
+};
+struct Acos {
+  static CF_HD float apply(float x) { return ::acosf(x); }
+};
+struct Atan {
+  static CF_HD float apply(float x) { return ::atanf(x); }
+};
+struct Asinh {
+  static CF_HD float apply(float x) { return ::asinhf(x); }
+};
+struct Acosh {
+  static CF_HD float apply(float x) { return ::acoshf(x); }
+};
+struct Atanh {
+  static CF_HD float apply(float x) { return ::atanhf(x); }
+};
 
 }  // namespace fn
 }  // namespace comfuse
