@@ -61,6 +61,7 @@ _SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
     "atanh": lambda x: torch.reciprocal(1 - x * x),
     "erf": lambda x: (2 / math.sqrt(math.pi)) * torch.exp(-x * x),
     "erfc": lambda x: (-2 / math.sqrt(math.pi)) * torch.exp(-x * x),
+    "normal_cdf": lambda x: math.sqrt(0.5 / math.pi) * torch.exp(-0.5 * x * x),
     "softplus": torch.sigmoid,
     "quick_gelu": _quick_gelu,
 }
