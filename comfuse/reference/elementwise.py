@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -40,6 +41,17 @@ def _mish_backward(grad: Tensor, x: Tensor) -> Tensor:
 def _gelu_backward(grad: Tensor, x: Tensor, approximate: str) -> Tensor:
     grad, x = torch.broadcast_tensors(grad, x)  # oneDNN's does not broadcast
     return aten.gelu_backward(grad, x, approximate=approximate)
+
+
+def _gelu_backward_of_cdf(grad: Tensor, x: Tensor, cdf: Tensor) -> Tensor:
+    return grad * (cdf + x * torch.exp(-0.5 * x * x) * math.sqrt(0.5 / math.pi))
+
+
+def _gelu_tanh_backward_of_double(grad: Tensor, h: Tensor) -> Tensor:
+    """By a sigmoid: aten's 1 + tanh cancels for negative h."""
+    x, scale = 2 * h, math.sqrt(8 / math.pi)
+    gate = torch.sigmoid(scale * x * (1 + 0.044715 * x * x))
+    return grad * (gate + x * gate * (1 - gate) * scale * (1 + 3 * 0.044715 * x * x))
 
 
 def _hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
@@ -110,9 +122,9 @@ ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
     "half_gelu_of_quadruple": lambda a: F.gelu(4 * a) / 2,
     "gelu_tanh_of_double": lambda h: F.gelu(2 * h, approximate="tanh"),
     "gelu_backward_of_double": lambda grad, h: _gelu_backward(grad, 2 * h, "none"),
-    "gelu_tanh_backward_of_double": lambda grad, h: _gelu_backward(grad, 2 * h, "tanh"),
+    "gelu_tanh_backward_of_double": _gelu_tanh_backward_of_double,
     "silu_backward_of_double": lambda grad, h: aten.silu_backward(grad, 2 * h),
-    "gelu_backward_of_cdf": lambda grad, x, cdf: _gelu_backward(grad, x, "none"),
+    "gelu_backward_of_cdf": _gelu_backward_of_cdf,
     "gelu_backward": lambda grad, x: _gelu_backward(grad, x, "none"),
     "gelu_tanh_backward": lambda grad, x: _gelu_backward(grad, x, "tanh"),
     "silu_backward": aten.silu_backward,
