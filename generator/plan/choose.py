@@ -21,6 +21,7 @@ from comfuse.generator.plan.kernel_plan import (
     shapes,
     shapes_to_measure,
 )
+from comfuse.generator.plan.reasons import summary
 from comfuse.generator.plan.registers import registers
 from comfuse.generator.spec import FusedSpec, Major
 
@@ -38,13 +39,12 @@ def plan(spec: FusedSpec, gpu: str | Gpu = "h200", m: int | None = None) -> Kern
 
     Raises:
         SpecError: the spec is malformed.
-        PlanError: no kernel can run it; the message has every reason.
+        PlanError: no kernel can run it; the message has every constraint that is broken.
     """
     found = candidates(spec, gpu, m)
     plans = [c for c in found if isinstance(c, KernelPlan)]
     if not plans:
-        reasons = "; ".join(f"{r.shape.label}: {r.reason}" for r in found if isinstance(r, Refusal))
-        raise PlanError(f"no tile shape fits: {reasons}")
+        raise PlanError(f"no tile shape fits: {summary(r for r in found if isinstance(r, Refusal))}")
     target, rows = gpus.find(gpu), m or cost.LARGE_M
     # Not by ``predicted_us``, where the floor makes equals.  The first of equals is taken.
     return min(plans, key=lambda p: cost.predict_us(p.spec, p.program, p.shape, target, rows))
@@ -159,7 +159,7 @@ def _consider(
     candidate = constraints.Candidate(spec, program, shape, stages, slots, gpu, rows)
     for check in constraints.SHAPE_CONSTRAINTS:
         if (reason := check(candidate)) is not None:
-            return Refusal(shape, check.__name__, reason)
+            return Refusal(shape, check.__name__, *reason)
     m = rows or cost.LARGE_M
     floor = cost.floor_us(spec, gpu, m)
     return KernelPlan(

@@ -13,6 +13,7 @@ from comfuse.generator.phases import PhaseProgram, axis
 from comfuse.generator.plan import cost, memory
 from comfuse.generator.plan.gpus import Gpu
 from comfuse.generator.plan.kernel_plan import SCHEDULES, SHAPES, TileShape
+from comfuse.generator.plan.reasons import Reason
 from comfuse.generator.plan.registers import registers
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
 
@@ -111,78 +112,83 @@ def _first(spec: FusedSpec, *axes: str) -> str | None:
 # --- on a tile shape for it ---
 
 
-def groups_are_in_tiles(c: Candidate) -> str | None:
+def groups_are_in_tiles(c: Candidate) -> Reason | None:
     name = _first(c.spec, "group")
     if name is None or c.spec.group is None or c.shape.tile_n % c.spec.group == 0:
         return None
-    return f"{name}: groups of {c.spec.group} columns do not fit tiles of {c.shape.tile_n}"
+    text = f"{name}: groups of {c.spec.group} columns do not fit tiles of {c.shape.tile_n}"
+    return Reason(text, c.spec.group / c.shape.tile_n)
 
 
-def b_is_in_blocks(c: Candidate) -> str | None:
+def b_is_in_blocks(c: Candidate) -> Reason | None:
     """TMA swizzles what is contiguous along N in blocks of 64 columns."""
     if all(pair.b_major is Major.K for pair in c.spec.pairs) or c.shape.tile_n % BLOCK == 0:
         return None
-    return f"B is contiguous along N: tiles of {c.shape.tile_n} columns are no blocks of {BLOCK}"
+    return Reason(f"B is contiguous along N: tiles of {c.shape.tile_n} columns are no blocks of {BLOCK}")
 
 
-def shared_b_is_in_boxes(c: Candidate) -> str | None:
+def shared_b_is_in_boxes(c: Candidate) -> Reason | None:
     """Each CTA of a cluster along M loads its part of B by whole boxes of TMA."""
     part = c.shape.tile_n // c.shape.cluster_m
     whole = PERMUTED if all(pair.b_major is Major.K for pair in c.spec.pairs) else BLOCK
     if c.shape.cluster_m == 1 or part % whole == 0:
         return None
-    return (
+    return Reason(
         f"{c.shape.cluster_m} CTAs share a tile's {c.shape.tile_n} columns of B: parts of {part} columns are "
         f"no multiples of {whole}, in which they are loaded"
     )
 
 
-def cluster_is_of_one_batch(c: Candidate) -> str | None:
+def cluster_is_of_one_batch(c: Candidate) -> Reason | None:
     """Row blocks are counted through, so that two neighbours may lie in two batches."""
     if c.shape.cluster_m == 1 or not c.spec.batched:
         return None
-    return "batched: the row blocks of a cluster along M may lie in batches with a B each"
+    return Reason("batched: the row blocks of a cluster along M may lie in batches with a B each")
 
 
-def wide_tiles_are_of_rows(c: Candidate) -> str | None:
+def wide_tiles_are_of_rows(c: Candidate) -> Reason | None:
     """A box of TMA has at most 256 rows of an unpermuted B, and ptxas spills registers of the others."""
     if c.spec.products_of_a * c.shape.tile_n <= WIDE:
         return None
     if not (cost.loads_permuted(c.spec) and c.spec.n % memory.PIECE_COLUMNS == 0):
-        return (
+        return Reason(
             f"tiles of {c.shape.tile_n} columns need one batch, B contiguous along K and N a multiple of "
             f"{memory.PIECE_COLUMNS}"
         )
     if (name := _first(c.spec, "col", "full")) is not None:
-        return f"{name}: tiles of {c.shape.tile_n} columns have no registers for reductions over their rows"
+        return Reason(
+            f"{name}: tiles of {c.shape.tile_n} columns have no registers for reductions over their rows"
+        )
     return None
 
 
-def shared_memory_fits(c: Candidate) -> str | None:
+def shared_memory_fits(c: Candidate) -> Reason | None:
     if c.stages >= memory.MIN_STAGES:
         return None
     least = memory.shared_bytes(c.program, c.shape, memory.MIN_STAGES, c.slots)
     have = c.gpu.shared_bytes
-    return f"{memory.MIN_STAGES} stages need {least} bytes of shared memory, the GPU has {have}"
+    text = f"{memory.MIN_STAGES} stages need {least} bytes of shared memory, the GPU has {have}"
+    return Reason(text, least / have)
 
 
-def registers_fit(c: Candidate) -> str | None:
+def registers_fit(c: Candidate) -> Reason | None:
     needed = registers(c.program, c.shape)
     limit = SCHEDULES[c.shape.schedule].registers
     if needed <= limit:
         return None
-    return f"needs about {needed} registers a thread, at most {limit} are possible"
+    return Reason(f"needs about {needed} registers a thread, at most {limit} are possible", needed / limit)
 
 
-def row_group_is_resident(c: Candidate) -> str | None:
+def row_group_is_resident(c: Candidate) -> Reason | None:
     """Tiles that wait for each other must all be running.  Those of a tail do not wait."""
     clusters = c.gpu.processors // c.shape.cluster_size
     if not c.program.waits or c.shape.clusters_n(c.spec.n) <= clusters:
         return None
     most = clusters * c.shape.cluster_n * c.shape.tile_n
-    return (
+    return Reason(
         f"a row reduction over N = {c.spec.n} that the row's own elements read spans more tiles than can run "
-        f"at once; N <= {most} fits"
+        f"at once; N <= {most} fits",
+        c.spec.n / most,
     )
 
 
@@ -194,31 +200,36 @@ def most_rows(program: PhaseProgram, shape: TileShape, gpu: Gpu) -> int | None:
     return clusters // shape.clusters_n(program.spec.n) * shape.cluster_m * shape.tile_m
 
 
-def columns_are_resident(c: Candidate) -> str | None:
+def columns_are_resident(c: Candidate) -> Reason | None:
     """Tiles that wait for all others of their columns run at once, one in each CTA."""
     most = most_rows(c.program, c.shape, c.gpu)
     if most is None:
         return None
     if SCHEDULES[c.shape.schedule].teams > 1:
-        return "tiles read column reductions, so that each CTA has one tile: a second team would have none"
+        return Reason(
+            "tiles read column reductions, so that each CTA has one tile: a second team would have none"
+        )
     if c.m is not None and c.m <= most:
         return None
-    return (
+    return Reason(
         f"tiles read column reductions, so that all of them have to run at once; M <= {most} fits, "
-        f"planned for {'any M' if c.m is None else f'M = {c.m}'}"
+        f"planned for {'any M' if c.m is None else f'M = {c.m}'}",
+        (c.m or cost.LARGE_M) / max(most, 1),
     )
 
 
-def cluster_is_used(c: Candidate) -> str | None:
+def cluster_is_used(c: Candidate) -> Reason | None:
     if c.shape.tiles_n(c.spec.n) < c.shape.cluster_n:
-        return f"N = {c.spec.n} is one tile: a cluster of {c.shape.cluster_n} would hold phantoms only"
-    if c.m is not None and -(-c.m // c.shape.tile_m) < c.shape.cluster_m:
-        return f"M = {c.m} is one row block: a cluster of {c.shape.cluster_m} would hold phantoms only"
-    return None
+        one, size = f"N = {c.spec.n} is one tile", c.shape.cluster_n
+    elif c.m is not None and -(-c.m // c.shape.tile_m) < c.shape.cluster_m:
+        one, size = f"M = {c.m} is one row block", c.shape.cluster_m
+    else:
+        return None
+    return Reason(f"{one}: a cluster of {size} would hold phantoms only")
 
 
 SpecConstraint = Callable[[FusedSpec], "str | None"]
-ShapeConstraint = Callable[[Candidate], "str | None"]
+ShapeConstraint = Callable[[Candidate], "Reason | None"]
 
 SPEC_CONSTRAINTS: tuple[SpecConstraint, ...] = (
     dtype_is_16_bit,

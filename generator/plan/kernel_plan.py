@@ -193,8 +193,9 @@ class KernelPlan:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A tile shape that cannot run a program, and the constraint that it breaks."""
+    """A tile shape that cannot run a program, and the constraint that it breaks (:mod:`.reasons`)."""
 
     shape: TileShape
     constraint: str
     reason: str
+    times: float

@@ -30,6 +30,7 @@ from comfuse.generator.plan.chain.middle import split_further, split_middle
 from comfuse.generator.plan.chain.rows import operand_of_rows
 from comfuse.generator.plan.choose import plan
 from comfuse.generator.plan.cost import LARGE_M
+from comfuse.generator.plan.reasons import summary
 from comfuse.generator.spec import FusedSpec
 
 #: Of the time of several kernels: one kernel has to be clearly faster, as the cost model is not off by the
@@ -89,8 +90,7 @@ def _fastest(chain: ChainSpec, gpu: str | gpus.Gpu, m: int | None) -> ChainPlan:
     found = chain_candidates(chain, gpu, m)
     plans = [c for c in found if isinstance(c, ChainPlan)]
     if not plans:
-        reasons = "; ".join(f"{r.shape.label}: {r.reason}" for r in found if isinstance(r, ChainRefusal))
-        raise PlanError(f"no shape fits: {reasons}")
+        raise PlanError(f"no shape fits: {summary(r for r in found if isinstance(r, ChainRefusal))}")
     # Of equals the one that leaves the compiler the most registers.
     return min(plans, key=lambda p: (p.predicted_us, p.registers))
 
@@ -186,7 +186,7 @@ class _Considered:
         candidate = constraints.Candidate(self.deferred, self.middle, self.program, shape, fitted, self.gpu)
         for check in constraints.SHAPE_CONSTRAINTS:
             if (reason := check(candidate)) is not None:
-                return ChainRefusal(shape, check.__name__, reason)
+                return ChainRefusal(shape, check.__name__, *reason)
         assert fitted is not None
         weights, slots = fitted
         floor = cost.floor_us(self.chain, self.gpu, self.m)

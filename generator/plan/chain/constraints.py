@@ -23,6 +23,7 @@ from comfuse.generator.plan.chain.kernel import (
 )
 from comfuse.generator.plan.chain.middle import split_middle, why_not_in_blocks
 from comfuse.generator.plan.gpus import Gpu
+from comfuse.generator.plan.reasons import Reason
 from comfuse.generator.spec import FusedSpec, Major, Space
 
 ALIGNMENT = one_gemm.ALIGNMENT  # of K, H and N: rows of all factors start at multiples of 16 bytes
@@ -203,30 +204,32 @@ def _first_reduction(spec: FusedSpec, axes: tuple[str, ...]) -> str | None:
 # --- on a shape for it ---
 
 
-def shared_memory_fits(c: Candidate) -> str | None:
+def shared_memory_fits(c: Candidate) -> Reason | None:
     if c.fitted is not None:
         return None
     least = memory.least_bytes(c.deferred, c.shape)
     first, *later = c.deferred.links.links
     widths = ", ".join(str(link.n) for link in later)
-    return (
-        f"K = {first.k} and N = {widths} need at least {least} bytes of shared memory, the"
-        f" GPU has {c.gpu.shared_bytes}"
+    have = c.gpu.shared_bytes
+    return Reason(
+        f"K = {first.k} and N = {widths} need at least {least} bytes of shared memory, the GPU has {have}",
+        least / have,
     )
 
 
-def registers_fit(c: Candidate) -> str | None:
+def registers_fit(c: Candidate) -> Reason | None:
     needed, limit = (
         registers.held(c.deferred.links, c.middle, c.program, c.shape),
         registers.most_held(c.deferred.links, c.middle, c.shape),
     )
     if needed <= limit:
         return None
-    return f"GEMMs and programs hold {needed} registers a thread, at most {limit} are possible"
+    text = f"GEMMs and programs hold {needed} registers a thread, at most {limit} are possible"
+    return Reason(text, needed / limit)
 
 
 ChainConstraint = Callable[[ChainSpec], "str | None"]
-ShapeConstraint = Callable[[Candidate], "str | None"]
+ShapeConstraint = Callable[[Candidate], "Reason | None"]
 
 CHAIN_CONSTRAINTS: tuple[ChainConstraint, ...] = (
     has_few_links,

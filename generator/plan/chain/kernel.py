@@ -97,6 +97,7 @@ class ChainRefusal:
     shape: ChainShape
     constraint: str
     reason: str
+    times: float
 
 
 def tile_columns(n: int) -> int:
