@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.fx.traceback
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
@@ -53,14 +53,21 @@ class Captured:
     device: str = "cuda"
     named: bool = True
 
+    def constant(self, node: torch.fx.Node) -> torch.Tensor | None:
+        """The tensor that a ``get_attr`` node names; None if its numbers are not known."""
+        tensor = getattr(self.constants, str(node.target))
+        return getattr(tensor, "constant", None) if hasattr(tensor, "fake_mode") else tensor
 
-def capture(fn: Callable[..., Any], inputs: Sequence[Any]) -> Captured:
+
+def capture(fn: Callable[..., Any], inputs: Sequence[Any], mode: FakeTensorMode | None = None) -> Captured:
     """Captures ``fn(*inputs)``.
 
     Tensors may be real, fake or on the meta device: only their shapes, strides, dtypes and devices are
     read.  A Python float becomes a run-time scalar if ``fn`` only computes with it; where ``fn`` needs its
     value (``F.layer_norm(..., eps)``, ``if scale > 1``), all floats are constants, as ints, bools,
     strings, dtypes and None always are.
+
+    ``mode``: that of fake inputs whose sizes are symbols.  It must allow inputs that are not fake.
 
     Raises:
         ArgumentError, DeviceError: an input of another type, or tensors on several devices.
@@ -72,10 +79,24 @@ def capture(fn: Callable[..., Any], inputs: Sequence[Any]) -> Captured:
     floats = frozenset(i for i, x in enumerate(inputs) if isinstance(x, float))
     if floats:
         try:
-            return _capture(fn, inputs, names, floats)
+            return _capture(fn, inputs, names, floats, mode)
         except TraceError:
             pass  # fn may need the values: try once more with constants, and report what that raises
-    return _capture(fn, inputs, names, frozenset())
+    return _capture(fn, inputs, names, frozenset(), mode)
+
+
+def like(x: torch.Tensor, shape: Sequence[int], mode: FakeTensorMode | None = None) -> torch.Tensor:
+    """A tensor without memory, its dimensions in memory in the order of those of ``x``.
+
+    On the device of ``x``, since autocast depends on it.
+    """
+    order = sorted(range(x.dim()), key=lambda d: (-x.stride(d), d))
+    strides, step = [0] * x.dim(), 1
+    for d in reversed(order):
+        strides[d] = step
+        step *= max(shape[d], 1)
+    with mode or FakeTensorMode():
+        return torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device)
 
 
 def argument_names(fn: Callable[..., Any], count: int) -> tuple[str, ...]:
@@ -110,7 +131,11 @@ def _check(names: Sequence[str], inputs: Sequence[Any]) -> None:
 
 
 def _capture(
-    fn: Callable[..., Any], inputs: Sequence[Any], names: tuple[str, ...], scalars: frozenset[int]
+    fn: Callable[..., Any],
+    inputs: Sequence[Any],
+    names: tuple[str, ...],
+    scalars: frozenset[int],
+    mode: FakeTensorMode | None,
 ) -> Captured:
     traced = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) or i in scalars]
     structure: pytree.TreeSpec | None = None
@@ -126,9 +151,9 @@ def _capture(
                 raise TraceError(f"the function returns a {type(result).__name__}; return tensors only")
         return results
 
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
-        fakes = [_fake(inputs[i]) for i in traced]
+        fakes = [_fake(inputs[i], mode) for i in traced]
     try:
         with (
             mode,
@@ -208,9 +233,11 @@ def _refuse_surroundings(graph: torch.fx.Graph) -> None:
                 raise views.refuse_outside(node, source)
 
 
-def _fake(x: Any) -> torch.Tensor:
+def _fake(x: Any, mode: FakeTensorMode) -> torch.Tensor:
     """A tensor of the same shape without data; a new one each time, so that f(t, t) has two arguments."""
     if not isinstance(x, torch.Tensor):
         return torch.empty((), dtype=torch.float32)
     device = "cpu" if x.device.type == "meta" else x.device
+    if isinstance(x, FakeTensor) and x.fake_mode is mode and device == x.device:
+        return x
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)

@@ -77,7 +77,7 @@ class FusedFunction:
         self._name = getattr(fn, "__qualname__", type(fn).__name__)
         self._traced: list[tuple[torch.dtype | None, TracedRegion]] = []  # with autocast's dtype
         self._routes: dict[tuple[Any, ...], _Route] = {}
-        self._held: dict[tuple[int, tuple[int, ...]], bool] = {}  # by region and few rows
+        self._held: dict[tuple[int, tuple[int, ...]], bool] = {}  # by region and rows, of one or none
         self._floats_matter = False  # some region has a float of its arguments built in
         self._outside_of_dynamo = torch.compiler.disable(self._call)
 
@@ -157,18 +157,20 @@ class FusedFunction:
         return None
 
     def _holds_for(self, region: TracedRegion, args: Sequence[Any]) -> bool:
-        rows = region.few_rows(args)
-        if all(size == 2 for size in rows):
+        rows = region.rows(args).sizes
+        if min(rows, default=2) > 1:  # what it asks of them was checked
             return True
         key = (id(region), rows)
         if key not in self._held:
+            if len(self._held) >= REMEMBERED:
+                self._held.clear()
             self._held[key] = holds_for(self._fn, region, args)
         return self._held[key]
 
     def _new_region(self, autocast: torch.dtype | None, args: Sequence[Any]) -> TracedRegion:
         region = trace_region(self._fn, args)
         region.call(args)  # what tracing could not see, such as a scalar in GPU memory
-        self._held[id(region), region.few_rows(args)] = True
+        self._held[id(region), region.rows(args).sizes] = True
         self._traced.append((autocast, region))
         self.regions.append(region)
         if any(isinstance(value, float) for _, value in region.constants) and not self._floats_matter:

@@ -112,8 +112,7 @@ class Operands:
 
     def constant(self, node: torch.fx.Node, user: torch.fx.Node) -> float:
         """A tensor of one number that the function holds."""
-        tensor = getattr(self._captured.constants, str(node.target))
-        tensor = getattr(tensor, "constant", None) if hasattr(tensor, "fake_mode") else tensor
+        tensor = self._captured.constant(node)
         if tensor is None or tensor.numel() != 1:
             raise refuse_outside(user, node)
         return float(tensor.item())

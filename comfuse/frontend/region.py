@@ -13,6 +13,7 @@ from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from comfuse.frontend.calls import BoundCall, Call
 from comfuse.frontend.forms import Rows
 from comfuse.frontend.lowered import Lowered, Read
+from comfuse.frontend.symbolic import Symbolic
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import FusedSpec
 from comfuse.generator.stages import stages
@@ -36,8 +37,8 @@ class TracedRegion:
         dtypes: of the tensor arguments; None for the others.
         shapes: of the tensor arguments when it was traced; None for the others.
         constants: position and value of each argument that is built into the spec.
-        any_rows: True if the function means the same for every number of rows; False if it reads the number
-            itself (``x / x.shape[0]``, ``x.view(8, 128, -1)``): then the spec holds for these rows alone.
+        symbolic: what the function does for any number of rows; None if it computes with the number
+            (``x / x.shape[0]``, ``x.view(8, 128, -1)``): then the spec holds for these rows alone.
         lead: the dimensions of the rows of the inputs that it was traced with.
         notes: what each call does beside the kernels, for people: copies and conversions.
     """
@@ -48,7 +49,7 @@ class TracedRegion:
     dtypes: tuple[torch.dtype | None, ...]
     shapes: tuple[tuple[int, ...] | None, ...]
     constants: tuple[tuple[int, Any], ...] = ()
-    any_rows: bool = True
+    symbolic: Symbolic | None = field(default=None, compare=False, repr=False)
     lead: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     _calls: dict[tuple[int, ...], Call] = field(default_factory=dict, compare=False, repr=False)
@@ -56,6 +57,11 @@ class TracedRegion:
     @property
     def spec(self) -> FusedSpec | ChainSpec:
         return self.lowered.spec
+
+    @property
+    def any_rows(self) -> bool:
+        """Whether it holds for other numbers of rows than it was traced with."""
+        return self.symbolic is not None
 
     @property
     def kernels(self) -> tuple[FusedSpec | ChainSpec, ...]:
@@ -84,9 +90,11 @@ class TracedRegion:
             return False
         return True
 
-    def few_rows(self, args: Sequence[Any]) -> tuple[int, ...]:
-        """The dimensions of the rows of arguments that it accepts: 0, 1, or 2 for any more."""
-        return tuple(min(size, 2) for size in self._rows(args).sizes)
+    def rows(self, args: Sequence[Any]) -> Rows:
+        """The rows of arguments that it accepts."""
+        if not self.any_rows:
+            return self.lowered.rows
+        return Rows(tuple(args[i].shape[d] // divisor for i, d, divisor in self.lowered.sources))
 
     def bind(self, args: Sequence[Any]) -> BoundCall:
         """The call's tensors, as the op takes them.
@@ -103,9 +111,10 @@ class TracedRegion:
             ShapeError, DTypeError, DeviceError: an argument is not of the class that was traced.
         """
         self._check_ranks(args)
-        rows = self._rows(args)
+        rows = self.rows(args)
         found = self._calls.get(rows.sizes)
         if found is None:
+            self._check_conditions(rows, args)
             lowered = self.lowered if rows == self.lowered.rows else self.lowered.at(rows)
             found = Call(lowered, self.names, self.structure)
             if len(self._calls) >= REMEMBERED:
@@ -113,11 +122,6 @@ class TracedRegion:
             self._calls[rows.sizes] = found
         self._check(found, args)
         return found
-
-    def _rows(self, args: Sequence[Any]) -> Rows:
-        if not self.any_rows:
-            return self.lowered.rows
-        return Rows(tuple(args[i].shape[d] // divisor for i, d, divisor in self.lowered.sources))
 
     def _check_ranks(self, args: Sequence[Any]) -> None:
         for i, dtype in enumerate(self.dtypes):
@@ -151,6 +155,15 @@ class TracedRegion:
                 )  # fmt: skip
         if low.rows.count == 0:
             self._check_empty(args)
+
+    def _check_conditions(self, rows: Rows, args: Sequence[Any]) -> None:
+        """Of fewer rows than two nothing is known: :func:`~.trace.holds_for` compares."""
+        if self.symbolic is None or min(rows.sizes, default=2) < 2 or self.symbolic.holds(rows.sizes):
+            return
+        first = self.lowered.a.position
+        raise self._shape(
+            first, args[first], "rows of which what the function decides by is as when it was traced"
+        )
 
     def _check_shape(self, read: Read, args: Sequence[Any]) -> None:
         got = args[read.position]

@@ -1,9 +1,13 @@
 """From a function and example inputs to a traced region that holds for as many calls as it can.
 
-A size of 1 says little: it may be the number of rows, or a broadcast.  So a function is traced with other
-numbers of rows than its inputs', at least two in each of their dimensions, and again with others, a few more
-and many more.  Where all of that agrees with what the inputs themselves give, the region holds for every
-number of rows; for a single one, which torch may treat in another way, :func:`holds_for` asks again.
+A function may ask for its number of rows.  So it is traced a second time with symbols for them
+(:mod:`.symbolic`), which notes what it asks; and what it was lowered to is compared with what comes of other
+numbers, a few more and many more.  Where that agrees, the region holds for every number of rows of which what
+the function asked is as true.
+
+A size of 1 says little: it may be the number of rows, or a broadcast, and torch may treat it in another way.
+So a function is traced with at least two in each dimension of its rows, and with one or none,
+:func:`holds_for` compares all that it does.
 """
 
 from __future__ import annotations
@@ -14,16 +18,16 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from comfuse.frontend import views
-from comfuse.frontend.capture import Captured, capture
+from comfuse.frontend.capture import Captured, capture, like
 from comfuse.frontend.errors import TraceError
 from comfuse.frontend.forms import Rows
 from comfuse.frontend.gemm import FACTORS, Products
 from comfuse.frontend.lower import lower
-from comfuse.frontend.lowered import Read
+from comfuse.frontend.lowered import Lowered, Read
 from comfuse.frontend.region import TracedRegion
+from comfuse.frontend.symbolic import Symbolic, outline, trace_symbolic
 
 #: Held while a function is traced, which torch can do for one thread of a process at a time.
 TRACING = threading.RLock()
@@ -43,32 +47,49 @@ def trace_region(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
 
 
 def holds_for(fn: Callable[..., Any], region: TracedRegion, inputs: Sequence[Any]) -> bool:
-    """Whether a region, which accepts the inputs, gives what the function would: it may do something else
-    with a dimension of a single row (``squeeze``), or of none.
+    """Whether a region, which accepts the inputs, is what the function does, for a dimension of a single row
+    (``squeeze``), or of none.
     """
-    traced = [x if shape is None else _like(x, shape) for x, shape in zip(inputs, region.shapes, strict=True)]
+    if region.symbolic is None:
+        return True  # it holds for the sizes alone that it was traced with
+    now = [like(x, x.shape) if isinstance(x, torch.Tensor) and x.dim() else x for x in inputs]
     with TRACING:
         try:
-            then, now = capture(fn, traced), capture(fn, inputs)
+            captured = capture(fn, now)
         except TraceError:
             return False
-    return (
-        _operators(then) == _operators(now)
-        and (then.scalars, then.structure) == (now.scalars, now.structure)
-        and region.call(inputs).result_shapes() == [views.shape_of(node) for node in now.outputs]
-    )
+        expected = region.symbolic.at(region.rows(inputs).sizes)
+    results = [views.shape_of(node) for node in captured.outputs]
+    return outline(captured) == outline(expected) and region.call(inputs).result_shapes() == results
 
 
 def _traced(fn: Callable[..., Any], inputs: Sequence[Any]) -> TracedRegion:
     captured = capture(fn, inputs)
     for others in _with_more_rows(captured, inputs):
-        region = _general(fn, others, captured, inputs)
-        if region is not None:
+        region = _general(fn, others)
+        if region is not None and region.accepts(inputs) and holds_for(fn, region, inputs):
             return region
+    return _of_rows(fn, captured, inputs)
+
+
+def _general(fn: Callable[..., Any], others: list[Any]) -> TracedRegion | None:
+    """The region traced with other inputs, if it is for any number of rows."""
+    try:
+        region = _of_rows(fn, capture(fn, others), others)
+    except TraceError:
+        return None
+    return None if region.symbolic is None else region
+
+
+def _of_rows(fn: Callable[..., Any], captured: Captured, inputs: Sequence[Any]) -> TracedRegion:
+    """The region, for as many numbers of rows as it holds for."""
     region = _region(captured, inputs)
     if region.lowered.reads_rows:
-        return replace(region, any_rows=False)
-    return region if _holds(fn, region, inputs) else replace(region, any_rows=False)
+        return region
+    symbolic = trace_symbolic(fn, inputs, region.lowered)
+    if symbolic is None or not _agrees(symbolic, region.lowered, captured):
+        return region
+    return replace(region, symbolic=symbolic)
 
 
 def _region(captured: Captured, inputs: Sequence[Any]) -> TracedRegion:
@@ -87,59 +108,32 @@ def _region(captured: Captured, inputs: Sequence[Any]) -> TracedRegion:
     )
 
 
-def _holds(fn: Callable[..., Any], region: TracedRegion, inputs: Sequence[Any]) -> bool:
-    """Whether the function means the same for other rows, a few more and many more."""
-    return all(_holds_with(fn, region, inputs, more) for more in (3, 1000))
-
-
-def _holds_with(fn: Callable[..., Any], region: TracedRegion, inputs: Sequence[Any], more: int) -> bool:
-    rows = _other_rows(region.lowered.rows, {link.spec.n for link in region.lowered.links}, more)
-    expected = region.lowered.at(rows)
-    others = [*inputs]
-    for read in expected.reads:
-        others[read.position] = _like(inputs[read.position], read.shape)
+def _agrees(symbolic: Symbolic, lowered: Lowered, captured: Captured) -> bool:
+    """Whether the function means the same for other rows, a few more and many more, of those it is for."""
+    if (symbolic.captured.scalars, symbolic.captured.structure) != (captured.scalars, captured.structure):
+        return False
+    others = [rows for more in _MORE if (rows := _other_rows(symbolic, lowered, more)) is not None][:2]
     try:
-        found = _region(capture(fn, others), others)
+        return bool(others) and all(lower(symbolic.at(rows.sizes)) == lowered.at(rows) for rows in others)
     except TraceError:
         return False
-    return found.lowered == expected
 
 
-def _other_rows(rows: Rows, widths: set[int], more: int) -> Rows:
-    sizes = [d + 2 * i + more for i, d in enumerate(rows.sizes)]
-    while widths & {*sizes, Rows(tuple(sizes)).count}:
-        sizes[-1] += 1
-    return Rows(tuple(sizes))
+# Many more and a few more, and what there is where the function asks for less.
+_MORE = (1000, 3, 1, -1, -2)
+
+
+def _other_rows(symbolic: Symbolic, lowered: Lowered, more: int) -> Rows | None:
+    """More rows, or fewer, that the trace is for, if there are."""
+    widths = {link.spec.n for link in lowered.links}
+    sizes = [d + symbolic.step * (2 * i + more) for i, d in enumerate(lowered.rows.sizes)]
+    while sizes and widths & {*sizes, Rows(tuple(sizes)).count}:
+        sizes[-1] += symbolic.step
+    rows = Rows(tuple(sizes))
+    return rows if min(sizes, default=2) > 1 and symbolic.holds(sizes) else None
 
 
 # --- inputs with a single row, or none --------------------------------------------------------------------
-
-
-def _general(
-    fn: Callable[..., Any], others: list[Any], captured: Captured, inputs: Sequence[Any]
-) -> TracedRegion | None:
-    """The region traced with other inputs, if it is the same function and takes these too."""
-    try:
-        other = capture(fn, others)
-        if _operators(other) != _operators(captured) or other.scalars != captured.scalars:
-            return None
-        region = _region(other, others)
-    except TraceError:
-        return None
-    if region.lowered.reads_rows or not _holds(fn, region, others) or not region.accepts(inputs):
-        return None
-    results = region.call(inputs).result_shapes()
-    expected = [views.shape_of(node) for node in captured.outputs]
-    return region if results == expected else None
-
-
-def _operators(captured: Captured) -> list[Any]:
-    """What the function computes, whatever the sizes."""
-    return [
-        node.target
-        for node in captured.graph.nodes
-        if node.op == "call_function" and views.view_of(node) is None
-    ]
 
 
 def _with_more_rows(captured: Captured, inputs: Sequence[Any]) -> Iterator[list[Any]]:
@@ -167,7 +161,7 @@ def _with_more_rows(captured: Captured, inputs: Sequence[Any]) -> Iterator[list[
                 for d in range(x.dim())
             ]
             if tuple(shape) != tuple(x.shape):
-                others[i] = _like(x, tuple(shape))
+                others[i] = like(x, tuple(shape))
         yield others
 
 
@@ -182,17 +176,3 @@ def _left_factor(captured: Captured) -> Read | None:
                 return None
             return products.a
     return None
-
-
-def _like(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """A tensor without memory, its dimensions in memory in the order of those of ``x``.
-
-    On the device of ``x``, since autocast depends on it.
-    """
-    order = sorted(range(x.dim()), key=lambda d: (-x.stride(d), d))
-    strides, step = [0] * x.dim(), 1
-    for d in reversed(order):
-        strides[d] = step
-        step *= max(shape[d], 1)
-    with FakeTensorMode():
-        return torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device)

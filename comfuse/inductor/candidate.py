@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch.fx import Node
 
 from comfuse.frontend.lowered import Lowered
-from comfuse.inductor.symbols import Table
+from comfuse.frontend.symbols import Table
 from comfuse.inductor.verdict import Verdict
 
 

@@ -19,6 +19,7 @@ from torch.fx import Graph, Node
 from comfuse.frontend.errors import TraceError
 from comfuse.frontend.lowered import Lowered
 from comfuse.frontend.source import location
+from comfuse.frontend.symbols import Table
 from comfuse.inductor import chains
 from comfuse.inductor.absorb import absorb
 from comfuse.inductor.candidate import Candidate
@@ -40,7 +41,6 @@ from comfuse.inductor.pair import partner
 from comfuse.inductor.part import Part
 from comfuse.inductor.policy import Policy
 from comfuse.inductor.splits import unpack_splits
-from comfuse.inductor.symbols import Table
 from comfuse.inductor.trim import saved, strip, trim
 from comfuse.inductor.turn import turn_rows
 from comfuse.inductor.verdict import Verdict

@@ -11,9 +11,9 @@ from torch.utils import _pytree as pytree
 
 from comfuse.frontend.capture import Captured
 from comfuse.frontend.handlers import FILLS
+from comfuse.frontend.symbols import Table, concrete
 from comfuse.inductor import operators
 from comfuse.inductor.candidate import Candidate
-from comfuse.inductor.symbols import Table, concrete
 
 aten = torch.ops.aten
 operators.register()

@@ -15,11 +15,11 @@ from comfuse.frontend.gemm import FACTORS
 from comfuse.frontend.lower import lower
 from comfuse.frontend.lowered import Lowered
 from comfuse.frontend.names import rename
+from comfuse.frontend.symbols import Table, expressions, is_symbolic, samples
 from comfuse.frontend.views import refuse
 from comfuse.generator.spec import FusedSpec
 from comfuse.inductor.candidate import Candidate, Found
 from comfuse.inductor.extract import extract
-from comfuse.inductor.symbols import Table, expressions, is_symbolic, samples
 
 
 def lowered(candidate: Candidate) -> Found:

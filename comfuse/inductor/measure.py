@@ -11,11 +11,11 @@ from torch.utils import _pytree as pytree
 
 from comfuse import timing
 from comfuse.errors import DeviceError
+from comfuse.frontend.symbols import is_symbolic
 from comfuse.inductor import log
 from comfuse.inductor.candidate import Candidate
 from comfuse.inductor.entrances import options
 from comfuse.inductor.extract import extract
-from comfuse.inductor.symbols import is_symbolic
 
 _ROUNDS = 30
 _MODES = ("default", "max-autotune-no-cudagraphs")

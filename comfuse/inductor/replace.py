@@ -16,12 +16,12 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 from comfuse.frontend.arguments import Arrangement
 from comfuse.frontend.calls import Step, steps
 from comfuse.frontend.forms import ResultForm
+from comfuse.frontend.symbols import concrete, is_symbolic
 from comfuse.frontend.views import refuse
 from comfuse.generator.spec import Space
 from comfuse.generator.stages import Source
 from comfuse.inductor.candidate import Found
 from comfuse.inductor.emitter import Emitter, Size, product, sort
-from comfuse.inductor.symbols import concrete, is_symbolic
 from comfuse.ops import programs
 from comfuse.ops.schema import ALONE, FIXED, GENERAL, MAX_FIXED
 

@@ -12,10 +12,10 @@ from torch.fx import Graph
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from comfuse.frontend.errors import TraceError
+from comfuse.frontend.symbols import concrete, is_symbolic, samples
 from comfuse.generator.spec import Space
 from comfuse.inductor.candidate import Found
 from comfuse.inductor.lowerer import lowered
-from comfuse.inductor.symbols import concrete, is_symbolic, samples
 from tests.inductor.interpreted import interpreted
 from tests.inductor.regions import behind, half, products
 

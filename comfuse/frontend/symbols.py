@@ -18,7 +18,7 @@ from torch.utils._sympy.functions import CleanDiv, FloorDiv, Mod, PythonMod
 
 Table = Mapping[sympy.Symbol, sympy.Integer]
 
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # Primes that no model has as a width, and of which no product is one.
 _FIRST_PRIME = 1009
 _QUOTIENTS = (CleanDiv, FloorDiv, Mod, PythonMod)
@@ -26,7 +26,7 @@ _QUOTIENTS = (CleanDiv, FloorDiv, Mod, PythonMod)
 
 def expressions(val: Any) -> list[sympy.Expr]:
     """The symbolic sizes, strides and numbers in what a node holds (``meta["val"]``)."""
-    if isinstance(val, _SYMBOLIC):
+    if isinstance(val, SYMBOLIC):
         return [val.node.expr]
     if isinstance(val, torch.Tensor):
         return [found for size in (*val.shape, *val.stride()) for found in expressions(size)]
@@ -49,12 +49,13 @@ def samples(vals: Iterable[Any]) -> tuple[Table, ...]:
     symbols = sorted({s for expression in found for s in expression.free_symbols}, key=str)
     if not symbols:
         return ({},)
-    step = math.lcm(*_divisors(found))
+    step = math.lcm(*divisors(found))
     numbers = [sympy.Integer(step * prime) for prime in _primes(2 * len(symbols))]
     return tuple(dict(zip(symbols, numbers[start::2], strict=True)) for start in (0, 1))
 
 
-def _divisors(found: Iterable[sympy.Expr]) -> list[int]:
+def divisors(found: Iterable[sympy.Basic]) -> list[int]:
+    """What the expressions divide by."""
     quotients = (q for expression in found for q in expression.atoms(*_QUOTIENTS))
     return [int(q.args[1]) for q in quotients if q.args[1].is_Integer and q.args[1] > 0]
 
