@@ -28,6 +28,10 @@ def fuse(fn: Callable[..., Any]) -> FusedFunction:
     or has a derivative in forward mode, ``fn`` itself runs, which is counted (:mod:`comfuse.fallbacks`) and
     raises under ``COMFUSE_STRICT=1``.
 
+    One trace serves every number of rows of which what ``fn`` asks has the same answer (``x.shape[0] > 100``);
+    where ``fn`` computes with the number (``y / x.shape[0]``) or needs it as an int (``range(len(x))``), it is
+    traced for each number.  For a dimension of one row or none the trace is compared with what ``fn`` does.
+
     A number that ``fn`` takes from its surroundings is built in as it was when ``fn`` was traced.
 
     A chain of two GEMMs runs as the ops of chains do (:func:`comfuse.ops.fused_mlp`): link by link, counted,

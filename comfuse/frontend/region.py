@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -13,10 +13,12 @@ from comfuse.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from comfuse.frontend.calls import BoundCall, Call
 from comfuse.frontend.forms import Rows
 from comfuse.frontend.lowered import Lowered, Read
-from comfuse.frontend.symbolic import Symbolic
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import FusedSpec
 from comfuse.generator.stages import stages
+
+if TYPE_CHECKING:
+    from comfuse.frontend.symbolic import Symbolic
 
 #: Shapes of which what belongs to them is remembered; past that the table is emptied, which costs a check a
 #: call.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,7 +27,9 @@ from comfuse.frontend.gemm import FACTORS, Products
 from comfuse.frontend.lower import lower
 from comfuse.frontend.lowered import Lowered, Read
 from comfuse.frontend.region import TracedRegion
-from comfuse.frontend.symbolic import Symbolic, outline, trace_symbolic
+
+if TYPE_CHECKING:
+    from comfuse.frontend.symbolic import Symbolic
 
 #: Held while a function is traced, which torch can do for one thread of a process at a time.
 TRACING = threading.RLock()
@@ -50,6 +52,9 @@ def holds_for(fn: Callable[..., Any], region: TracedRegion, inputs: Sequence[Any
     """Whether a region, which accepts the inputs, is what the function does, for a dimension of a single row
     (``squeeze``), or of none.
     """
+    # Here, for it imports sympy, which takes as long as all of comfuse.
+    from comfuse.frontend.symbolic import outline
+
     if region.symbolic is None:
         return True  # it holds for the sizes alone that it was traced with
     now = [like(x, x.shape) if isinstance(x, torch.Tensor) and x.dim() else x for x in inputs]
@@ -83,6 +88,8 @@ def _general(fn: Callable[..., Any], others: list[Any]) -> TracedRegion | None:
 
 def _of_rows(fn: Callable[..., Any], captured: Captured, inputs: Sequence[Any]) -> TracedRegion:
     """The region, for as many numbers of rows as it holds for."""
+    from comfuse.frontend.symbolic import trace_symbolic
+
     region = _region(captured, inputs)
     if region.lowered.reads_rows:
         return region
