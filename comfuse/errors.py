@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from comfuse.generator.errors import GeneratorError, PlanError, SpecError
+from comfuse.generator.errors import ArgumentError, GeneratorError, PlanError, SpecError
 
 ComFuseError = GeneratorError
 
@@ -36,27 +36,6 @@ __all__ = [
     "TuneError",
     "WrongResultError",
 ]
-
-
-class ArgumentError(ComFuseError):
-    """An argument that an op cannot take.
-
-    Attributes:
-        op: the op's name.
-        argument: the argument's name.
-        got: what was passed.
-        allowed: what may be passed.
-        hint: what to do about it, or an empty string.
-    """
-
-    def __init__(self, op: str, argument: str, got: str, allowed: str, hint: str = "") -> None:
-        text = f"{op}: {argument} is {got}; allowed: {allowed}"
-        super().__init__(f"{text}; {hint}" if hint else text)
-        self.op = op
-        self.argument = argument
-        self.got = got
-        self.allowed = allowed
-        self.hint = hint
 
 
 class ShapeError(ArgumentError):

@@ -7,6 +7,27 @@ class GeneratorError(ValueError):
     """Base of everything that the generator raises on purpose."""
 
 
+class ArgumentError(GeneratorError):
+    """An argument that a function or op cannot take.
+
+    Attributes:
+        op: the name of the function or op.
+        argument: the argument's name.
+        got: what was passed.
+        allowed: what may be passed.
+        hint: what to do about it, or an empty string.
+    """
+
+    def __init__(self, op: str, argument: str, got: str, allowed: str, hint: str = "") -> None:
+        text = f"{op}: {argument} is {got}; allowed: {allowed}"
+        super().__init__(f"{text}; {hint}" if hint else text)
+        self.op = op
+        self.argument = argument
+        self.got = got
+        self.allowed = allowed
+        self.hint = hint
+
+
 class SpecError(GeneratorError):
     """A spec is malformed or means nothing.
 

@@ -15,6 +15,7 @@ from typing import Any
 import click
 import torch
 
+from comfuse.frontend import unfused
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import FusedSpec
 from comfuse.reference import TORCH_DTYPES
@@ -35,7 +36,9 @@ def load_function(target: str) -> Callable[..., Any]:
     for part in name.split("."):
         found = getattr(found, part, None)
     if not callable(found):
-        functions = [n for n, f in vars(module).items() if inspect.isfunction(f) and not n.startswith("_")]
+        functions = [
+            n for n, f in vars(module).items() if inspect.isfunction(unfused(f)) and not n.startswith("_")
+        ]
         raise click.BadParameter(f"{where} has no function {name}; it has {', '.join(functions) or 'none'}")
     return found
 

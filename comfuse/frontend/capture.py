@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,14 +76,36 @@ def capture(fn: Callable[..., Any], inputs: Sequence[Any], mode: FakeTensorMode 
             decides by the values of a tensor.
     """
     names = argument_names(fn, len(inputs))
-    _check(names, inputs)
+    check_inputs(names, inputs)
     floats = frozenset(i for i, x in enumerate(inputs) if isinstance(x, float))
-    if floats:
-        try:
-            return _capture(fn, inputs, names, floats, mode)
-        except TraceError:
-            pass  # fn may need the values: try once more with constants, and report what that raises
-    return _capture(fn, inputs, names, frozenset(), mode)
+    with _capturing():
+        if floats:
+            try:
+                return _capture(fn, inputs, names, floats, mode)
+            except TraceError:
+                pass  # fn may need the values: try once more with constants, and report what that raises
+        return _capture(fn, inputs, names, frozenset(), mode)
+
+
+class _State(threading.local):
+    depth = 0  # of captures in this thread
+
+
+_STATE = _State()
+
+
+def is_capturing() -> bool:
+    """Whether this thread captures a function, so that what is called is a part of it."""
+    return _STATE.depth > 0
+
+
+@contextlib.contextmanager
+def _capturing() -> Iterator[None]:
+    _STATE.depth += 1
+    try:
+        yield
+    finally:
+        _STATE.depth -= 1
 
 
 def like(x: torch.Tensor, shape: Sequence[int], mode: FakeTensorMode | None = None) -> torch.Tensor:
@@ -114,12 +137,14 @@ def argument_names(fn: Callable[..., Any], count: int) -> tuple[str, ...]:
     return tuple(names[:count])
 
 
-def _check(names: Sequence[str], inputs: Sequence[Any]) -> None:
+def check_inputs(names: Sequence[str], inputs: Sequence[Any]) -> None:
+    """Raises what :func:`capture` has against inputs, whatever the function is."""
     device: torch.device | None = None
     for name, x in zip(names, inputs, strict=True):
         if isinstance(x, torch.Tensor):
-            if x.layout is not torch.strided:
-                raise ArgumentError("trace", name, f"a tensor of layout {x.layout}", "strided tensors")
+            if x.is_nested or x.layout is not torch.strided:
+                got = "a nested tensor" if x.is_nested else f"a tensor of layout {x.layout}"
+                raise ArgumentError("trace", name, got, "strided tensors")
             if x.dim() and device not in (None, x.device):
                 raise DeviceError("trace", name, f"on {x.device}", f"the device of the others, {device}")
             device = x.device if x.dim() else device
@@ -216,21 +241,28 @@ def _drop_mutations(graph: torch.fx.Graph) -> None:
         if node.op != "call_function" or not name.endswith("_") or not is_mutation(node):
             continue
         changed = node.args[0]
-        if changed.op == "call_function" and len(changed.users) == 1 and views.view_of(changed) is None:
+        is_own = views.view_of(changed) is None or changed.target is aten.clone.default
+        if changed.op == "call_function" and len(changed.users) == 1 and is_own:
             node.target = getattr(getattr(aten, name[:-1]), node.target._overloadname)
 
 
 def _refuse_surroundings(graph: torch.fx.Graph) -> None:
     """Refuses what the function has to do with tensors that are not its own: changing an argument, also
     where no result shows it, and reading a tensor from outside, whose value and gradient would be lost.
+    And ops that are kernels themselves.
     """
     for node in graph.nodes:
-        if node.op == "call_function" and is_mutation(node):
+        if node.op == "call_function" and (is_mutation(node) or _is_ours(node)):
             raise views.refuse(node, explain_unknown(node))
         for source in node.all_input_nodes:
             # A tensor that the function makes of a number is copied first.
             if source.op == "get_attr" and node.target is not aten.lift_fresh_copy.default:
                 raise views.refuse_outside(node, source)
+
+
+def _is_ours(node: torch.fx.Node) -> bool:
+    """Whether it is an op of :mod:`comfuse.ops`."""
+    return getattr(node.target, "namespace", None) == "comfuse"
 
 
 def _fake(x: Any, mode: FakeTensorMode) -> torch.Tensor:

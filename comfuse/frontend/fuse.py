@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from comfuse import fallbacks, ops
 from comfuse.errors import ArgumentError
 from comfuse.frontend.calls import BoundCall, Call
-from comfuse.frontend.capture import CONSTANT_TYPES
+from comfuse.frontend.capture import CONSTANT_TYPES, argument_names, check_inputs, is_capturing
 from comfuse.frontend.region import REMEMBERED, TracedRegion
 from comfuse.frontend.trace import TRACING, holds_for, trace_region
 from comfuse.ops.transforms import have_tangents, in_forward_mode
@@ -28,16 +29,21 @@ def fuse(fn: Callable[..., Any]) -> FusedFunction:
     or has a derivative in forward mode, ``fn`` itself runs, which is counted (:mod:`comfuse.fallbacks`) and
     raises under ``COMFUSE_STRICT=1``.
 
-    One trace serves every number of rows of which what ``fn`` asks has the same answer (``x.shape[0] > 100``);
-    where ``fn`` computes with the number (``y / x.shape[0]``) or needs it as an int (``range(len(x))``), it is
-    traced for each number.  For a dimension of one row or none the trace is compared with what ``fn`` does.
+    One trace serves every number of rows of which what ``fn`` asks (``x.shape[0] > 100``) has the same
+    answer.  Where ``fn`` computes with the number (``y / x.shape[0]``) or needs it as an int
+    (``range(len(x))``), it is traced for each number.  For a dimension of one row, or none, the trace is
+    compared with what ``fn`` does.
 
     A number that ``fn`` takes from its surroundings is built in as it was when ``fn`` was traced.
 
     A chain of two GEMMs runs as the ops of chains do (:func:`comfuse.ops.fused_mlp`): link by link, counted,
     where the planner does not find one kernel clearly faster for a call's rows.
 
-    Works as a decorator.  See :func:`comfuse.trace` for what ``fn`` may be.
+    Works as a decorator, of methods too, where each object has traces of its own.  Inside of another fused
+    function, ``fn`` itself runs.  See :func:`comfuse.trace` for what ``fn`` may be.
+
+    Raises:
+        TypeError: ``fn`` cannot be called.
 
     Raises (at a call):
         TraceError: ``fn`` is not one fused kernel; names the node and the reason.
@@ -49,6 +55,23 @@ def fuse(fn: Callable[..., Any]) -> FusedFunction:
 def unfused(fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function that a fused one was made of; any other as it is."""
     return fn._fn if isinstance(fn, FusedFunction) else fn
+
+
+def _method(fn: Callable[..., Any], of: weakref.ref[Any]) -> Callable[..., Any]:
+    """The method that ``fn`` is of an object, which it does not keep alive."""
+
+    @functools.wraps(fn)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return fn(of(), *args, **kwargs)
+
+    signature = inspect.signature(fn)
+    method.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])  # type: ignore[attr-defined]
+    return method
+
+
+def _call_of(instance: Any, method: FusedFunction, *args: Any, **kwargs: Any) -> Any:
+    """Calls a method of ``instance``, which lives until it returns."""
+    return method(*args, **kwargs)
 
 
 def _needs_gradient(args: Sequence[Any]) -> bool:
@@ -75,6 +98,8 @@ class FusedFunction:
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
+        if not callable(fn):
+            raise TypeError(f"fuse: fn is {fn!r}; allowed: a function of tensors")
         functools.update_wrapper(self, fn)
         self.regions: list[TracedRegion] = []
         self._fn = fn
@@ -83,9 +108,22 @@ class FusedFunction:
         self._routes: dict[tuple[Any, ...], _Route] = {}
         self._held: dict[tuple[int, tuple[int, ...]], bool] = {}  # by region and rows, of one or none
         self._floats_matter = False  # some region has a float of its arguments built in
+        self._methods: dict[int, FusedFunction] = {}  # by the id of their object, as long as that lives
         self._outside_of_dynamo = torch.compiler.disable(self._call)
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Callable[..., Any]:
+        """The method of an object; as an attribute of its class, the function itself."""
+        if instance is None:
+            return self
+        key = id(instance)
+        if key not in self._methods:
+            self._methods[key] = FusedFunction(_method(self._fn, weakref.ref(instance)))
+            weakref.finalize(instance, self._methods.pop, key, None)
+        return functools.partial(_call_of, instance, self._methods[key])
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_capturing():
+            return self._fn(*args, **kwargs)
         if kwargs:
             args = self._positional(args, kwargs)
         if torch.compiler.is_compiling():  # a graph break, instead of a graph of fn's operators
@@ -97,7 +135,11 @@ class FusedFunction:
             reason = "an input requires grad, and a traced function has no gradient: it runs itself"
             fallbacks.record(f"fuse({self._name})", reason)
             return self._fn(*args)
-        key = self._key(args)
+        try:
+            key = self._key(args)
+        except RuntimeError:  # of a tensor without sizes or strides
+            check_inputs(argument_names(self._fn, len(args)), args)
+            raise
         route = self._routes.get(key) or self._new_route(key, args)
         call = route.unpack(args)
         if route.text is not None:

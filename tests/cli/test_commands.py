@@ -130,7 +130,7 @@ def test_emit_a_refusal_is_a_message():
         ("nowhere.py:f", SHAPES, "there is no file nowhere.py"),
         ("no.such.module:f", SHAPES, "there is no module no"),
         (PROGRAM, SHAPES, "write FILE.py:FUNCTION"),
-        (f"{PROGRAM}:missing", SHAPES, "has no function missing; it has layer_norm, two_products"),
+        (f"{PROGRAM}:missing", SHAPES, "has no function missing; it has layer_norm, fused, two_products"),
         (f"{PROGRAM}:VERSION", SHAPES, "has no function VERSION"),
         (f"{PROGRAM}:fused", "x=bf16[256,64]", "missing a required argument: 'w'"),
         (

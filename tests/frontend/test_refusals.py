@@ -376,6 +376,16 @@ def test_the_largest_of_no_rows():
         fused(x(0), weight())
 
 
+def test_a_write_under_a_mask():
+    def masked(x, w):
+        y = F.linear(x, w)
+        y[y < 0] = 0
+        return y
+
+    with pytest.raises(TraceError, match=r"where a mask is true: y.masked_fill\(mask, 0\)"):
+        trace(masked, x(), weight())
+
+
 def test_argument_types():
     with pytest.raises(ArgumentError, match="w is a list"):
         trace(lambda x, w: F.linear(x, w[0]), x(), [weight()])

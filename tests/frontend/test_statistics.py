@@ -315,6 +315,11 @@ def test_masked_rows_are_not_a_number():
     assert not y[[0, 1, 3, 4, 5]].isnan().any()
 
 
+def test_cosine_similarity_of_rows():
+    region = check(lambda x, w, r: F.cosine_similarity(F.linear(x, w), r, -1), x(), weight(), residual())
+    assert region.any_rows
+
+
 # --- reductions of arguments alone ----------------------------------------------------------------------
 
 

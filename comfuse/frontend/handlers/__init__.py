@@ -13,7 +13,7 @@ import torch
 from comfuse.frontend.gemm import OTHERS
 from comfuse.frontend.handlers import activations, elementwise, losses, norms, reductions
 from comfuse.frontend.handlers.elementwise import FILLS, POSITIONS
-from comfuse.frontend.views import name_of
+from comfuse.frontend.views import dtype_of, name_of
 
 aten = torch.ops.aten
 
@@ -72,8 +72,17 @@ def explain_unknown(node: torch.fx.Node) -> str:
     target = node.target
     packet = getattr(target, "overloadpacket", target)
     name = getattr(packet, "__name__", "")
+    if name == "index_put" and any(i is not None and dtype_of(i) is torch.bool for i in node.args[1]):  # type: ignore[union-attr]
+        return (
+            "it writes where a mask is true: y.masked_fill(mask, 0) and torch.where(mask, z, y) do that here"
+        )
     if name in _NAMED:
         return _NAMED[name]
+    if getattr(target, "namespace", None) == "comfuse":
+        return (
+            "an op of comfuse.ops is a kernel itself: call it outside, or write what it computes with the "
+            "operators of torch"
+        )
     if packet in OTHERS:
         return f"{OTHERS[packet]}, where a kernel has a product of matrices: call it before or after"
     if is_mutation(node):

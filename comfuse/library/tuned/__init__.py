@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import overload
 
-from comfuse.errors import PlanError
+from comfuse.errors import ArgumentError, PlanError
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan import Gpu, KernelPlan, force, shapes, shapes_to_measure
 from comfuse.generator.plan import plan as plan_by_model
@@ -48,11 +48,14 @@ def plan(
         m: the number of rows, of all batches together; None: many.
 
     Raises:
+        ArgumentError: it is no spec.
         SpecError, PlanError: as :func:`comfuse.generator.plan.plan`.
         TableError: a table is damaged, or ``COMFUSE_TUNED`` names what is not there.
     """
     if isinstance(spec, ChainSpec):
         return plan_by_model(spec, gpu, m)
+    if not isinstance(spec, FusedSpec):
+        raise ArgumentError("plan", "spec", f"a {type(spec).__name__}", "what comfuse.trace gives")
     for path, entry in lookup.entries(spec, find(gpu).name, m):
         try:
             chosen = plan_of(entry, spec, gpu, m)
