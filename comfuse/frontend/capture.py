@@ -188,7 +188,9 @@ def _capture(
             _quiet(),
         ):
             module = make_fx(
-                torch.func.functionalize(flat, remove="mutations"), decomposition_table=DECOMPOSED
+                torch.func.functionalize(flat, remove="mutations"),
+                decomposition_table=DECOMPOSED,
+                tracing_mode="real" if mode.shape_env is None else "symbolic",
             )(*fakes)
     except TraceError:
         raise

@@ -179,6 +179,10 @@ def outline(captured: Captured) -> list[Any]:
             numbers[node] = numbers[same]
             continue
         numbers[node] = len(lines)
+        found = views.view_of(node)
+        if found is not None:
+            lines.append((numbers[found[0]], found[1], views.shape_of(node)))
+            continue
         target: Any = captured.arguments.get(node, node.target)
         if node.op == "get_attr" and (constant := captured.constant(node)) is not None:
             target = constant.tolist()
