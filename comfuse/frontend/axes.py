@@ -129,6 +129,8 @@ def _take(pending: list[Atom], size: int) -> Dim | None:
         if not pending:
             return None
         atom = pending.pop()
+        if atom.size == 0:
+            return None
         if size % atom.size == 0:
             taken.insert(0, atom)
             size //= atom.size

@@ -40,21 +40,22 @@ class LocationRecorder(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not _is_users(frame.f_code.co_filename):
+        while frame is not None and not is_users(frame.f_code.co_filename):
             frame = frame.f_back
         if frame is not None:
             torch.fx.traceback.set_stack_trace([f"{frame.f_code.co_filename}:{frame.f_lineno}"])
         return func(*args, **(kwargs or {}))
 
 
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """Whether a frame is the user's, by its file."""
     return not file.startswith((*_MACHINERY, "<"))
 
 
 def failed_at(error: BaseException) -> str | None:
     """``"file:line"`` of the user's innermost frame in the error's traceback, or None."""
     frames = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
-    users = [f"{file}:{line}" for file, line in frames if _is_users(file)]
+    users = [f"{file}:{line}" for file, line in frames if is_users(file)]
     return users[-1] if users else None
 
 
@@ -72,7 +73,7 @@ def _innermost(trace: str) -> str | None:
     frames = _FRAME.findall(trace)
     if not frames:
         return trace
-    users = [f"{file}:{line}" for file, line in frames if _is_users(file)]
+    users = [f"{file}:{line}" for file, line in frames if is_users(file)]
     return users[-1] if users else None
 
 

@@ -6,7 +6,9 @@ answered as for the inputs, and kept as a condition: where it holds, the functio
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +27,7 @@ from comfuse.frontend.errors import TraceError
 from comfuse.frontend.forms import Rows
 from comfuse.frontend.lowered import Lowered
 from comfuse.frontend.shapes import SymbolicMode
+from comfuse.frontend.source import is_users
 from comfuse.frontend.symbols import SYMBOLIC, concrete, divisors, expressions
 
 aten = torch.ops.aten
@@ -92,7 +95,7 @@ def trace_symbolic(fn: Callable[..., Any], inputs: Sequence[Any], lowered: Lower
     for read in lowered.at(Rows(sizes)).reads:
         others[read.position] = like(inputs[read.position], read.shape, mode)
     try:
-        with _FlatLinear():
+        with _FlatLinear(), _spelled_out(mode.shapes):
             captured = capture(fn, others, mode)
     except TraceError:  # of what takes no symbol
         return None
@@ -108,6 +111,27 @@ def _symbol(shapes: ShapeEnv, number: int, size: int) -> Any:
     source = ConstantSource(f"rows{number}")
     symbol = shapes.create_symbol(size, source, DimDynamic.DYNAMIC, None)
     return shapes.create_symintnode(symbol, hint=size, source=source)
+
+
+@contextlib.contextmanager
+def _spelled_out(shapes: ShapeEnv) -> Iterator[None]:
+    """Makes what the user's code writes of a symbol the text of its number, which thereby is a condition."""
+    kinds = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+    originals = {kind: kind.__repr__ for kind in kinds}
+
+    def spelled(symbol: Any) -> str:
+        is_own = getattr(symbol.node, "shape_env", None) is shapes
+        if is_own and is_users(sys._getframe(1).f_code.co_filename):
+            return repr(kinds[type(symbol)](symbol))
+        return originals[type(symbol)](symbol)
+
+    for kind in kinds:
+        kind.__repr__ = spelled  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for kind, original in originals.items():
+            kind.__repr__ = original  # type: ignore[method-assign]
 
 
 class _FlatLinear(TorchFunctionMode):

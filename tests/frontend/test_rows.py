@@ -58,6 +58,8 @@ def check(fused: Callable[..., Any], fn: Callable[..., Any], *lead: int) -> None
         (scaled(lambda m: range(m)[-1] == 47), [(48,), (47,)], 2),
         (squeezed, [(8,), (1,), (7,), (1000,)], 2),
         (squeezed, [(1,), (8,)], 2),
+        (scaled(lambda m: {"99": True, "101": True}.get(f"{m}", False)), [(48,), (99,), (101,), (98,)], 4),
+        (scaled(lambda m: len(str((m, m))) == 8), [(48,), (99,), (101,), (98,)], 4),
         (normed, [(8,), (1,), (0,), (7,)], 3),
         (of_one_token, [(4, 8), (4, 1), (5, 1), (1, 1), (3, 7), (1, 8)], 2),
         (of_few_tokens_in_many, [(4, 8), (4, 1), (200, 1), (300, 2), (99, 1), (201, 1)], 2),
