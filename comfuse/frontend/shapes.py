@@ -31,7 +31,7 @@ class SymbolicMode(FakeTensorMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        rule = _RULES.get(func)
+        rule = RULES.get(func)
         if rule is None or kwargs:
             return super().__torch_dispatch__(func, types, args, kwargs or {})
         return rule(*args)
@@ -67,7 +67,7 @@ def _gelu_backward(grad: Tensor, x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
-_RULES: dict[Any, Callable[..., Any]] = {
+RULES: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: _addmm,
     aten.gelu.default: _gelu,
     aten.gelu_backward.default: _gelu_backward,

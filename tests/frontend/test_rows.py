@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
 
 from comfuse.errors import ShapeError
-from comfuse.frontend import fuse, trace_region
+from comfuse.frontend import fuse, shapes, trace_region
 from tests.frontend.support import K, N, residual, row, tensor, weight, x
 
 
@@ -130,6 +132,28 @@ def test_a_region_refuses_rows_that_the_function_decides_otherwise_for():
     assert not region.accepts((x(99), weight()))
     with pytest.raises(ShapeError, match=r"x is of shape \(99, 8\).*decides"):
         region.bind((x(99), weight()))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("operator", shapes.RULES, ids=str)
+def test_shapes_of_operators_with_a_rule_are_those_of_torch(operator, dtype):
+    x = torch.empty(5, N, dtype=dtype)
+    target, weight = torch.zeros(5, dtype=torch.long), torch.empty(N, dtype=dtype)
+    arguments = {
+        "addmm": [(weight, x, torch.empty(N, N, dtype=dtype))],
+        "gelu": [(x,), (x.t(),)],
+        "gelu_backward": [(x, x), (x.t(), x.t())],
+        "_log_softmax": [(x, 1, False), (x, 0, False)],
+        "native_layer_norm": [(x, [N], weight, weight, 1e-5), (x, [5, N], None, None, 1e-5)],
+        "nll_loss_forward": [(x, target, None, reduction, -100) for reduction in (0, 1, 2)],
+    }[operator.overloadpacket.__name__]
+    for given in arguments:
+        fake = FakeTensorMode()
+        with fake:
+            expected = operator(*(fake.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in given))
+        found = shapes.RULES[operator](*given)
+        for y, z in zip(pytree.tree_leaves(found), pytree.tree_leaves(expected), strict=True):
+            assert (y.shape, y.stride(), y.dtype) == (z.shape, z.stride(), z.dtype)
 
 
 def test_many_single_rows_are_compared_one_by_one():
