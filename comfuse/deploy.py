@@ -57,6 +57,7 @@ def export(
     Raises:
         ArgumentError: the path has another suffix.
         ToolchainError, JitDisabledError, CacheError: kernels are needed and nothing can be built.
+        PlanError, BuildError: not one of its kernels can be planned or compiled.
         FallbackError: a kernel cannot be built and ``COMFUSE_STRICT`` is 1.
     """
     path = Path(path)

@@ -16,7 +16,7 @@ from comfuse import settings
 from comfuse.build import binding, packs
 from comfuse.build.cache import BuiltKernel, hash_file
 from comfuse.build.compile import cuda_flags, toolchain
-from comfuse.errors import BuildError, CacheError, ComFuseError, PlanError
+from comfuse.errors import BuildError, CacheError, CatalogueError, ComFuseError, PlanError
 from comfuse.generator.emit import KernelSource
 from comfuse.generator.plan import KernelPlan
 from comfuse.generator.plan.chain import ChainPlan
@@ -71,11 +71,14 @@ def build_library(
 
     Raises:
         ToolchainError, JitDisabledError, CacheError: nothing can be built, or the folder cannot be written.
-        BuildError: the compiler refused every kernel.
+        PlanError, BuildError: the planner or the compiler refused every kernel.
+        CatalogueError: no program has any of the classes of rows that the catalogues ask for.
         KeyboardInterrupt: the builds under way have been ended.
     """
     toolkit, cutlass = toolchain()
     wanted, refused = _plans(catalogues)
+    if not wanted:
+        raise _nothing(catalogues, refused)
     with _held(folder):  # fails now if it cannot be written, not after minutes
         pass
     built = packs.build_all([w.source for w in wanted], jobs=jobs, say=say)
@@ -128,6 +131,16 @@ def _held(folder: Path) -> Iterator[None]:
         ) from e
     except (OSError, NotImplementedError) as e:  # the latter is what filelock makes of ENOSYS
         raise CacheError(f"cannot write the library {folder}: {e}") from e
+
+
+def _nothing(catalogues: Sequence[Catalogue], refused: Sequence[dict[str, Any]]) -> ComFuseError:
+    """Why there is nothing to compile."""
+    if not refused:
+        names = ", ".join(c.name for c in catalogues)
+        return CatalogueError(names, "none of its programs has any of the classes of rows that are asked for")
+    error = PlanError(f"{refused[0]['label']}: {refused[0]['reason']}")
+    error.add_note(f"the planner refuses all of {len(refused)} kernels; there is no library of them")
+    return error
 
 
 def _raise_unless_some(built: Iterable[BuiltKernel | ComFuseError]) -> None:

@@ -17,10 +17,10 @@ import pytest
 
 from comfuse import library as loading
 from comfuse.build import binding
-from comfuse.errors import BuildError, CacheError, LoadError
+from comfuse.errors import BuildError, CacheError, CatalogueError, LoadError, PlanError
 from comfuse.generator import catalog
 from comfuse.generator.spec import DType
-from comfuse.library import abi, builder, lookup, manifest, rows
+from comfuse.library import abi, builder, catalogue, lookup, manifest, rows
 from tests.library.stubs import Compilers, small
 from tests.processes import python_path
 
@@ -282,8 +282,6 @@ class TestBuilding:
         assert not (tmp_path / "library" / manifest.NAME).exists()
 
     def test_what_the_planner_refuses_is_left_out(self, compilers: Compilers, tmp_path: Path) -> None:
-        from comfuse.library import catalogue
-
         odd = {"kernel": [{"program": "linear", "shapes": [[128, 63], [128, 64]], "rows": [128]}]}
         made = builder.build_library([catalogue.parse("odd", odd)], tmp_path / "library")
         assert len(made.kernels) == 1
@@ -299,6 +297,30 @@ class TestBuilding:
             builder.build_library([small()], folder)
         assert manifest.read(folder) == before
         assert not lookup.problems(folder)
+
+    @pytest.mark.parametrize(
+        "table, error, said",
+        [
+            ({"shapes": [[128, 255]]}, PlanError, "linear 128x255 bf16: K = 255 must be a multiple of 8"),
+            ({"shapes": [[128, 64]], "rows": [128]}, CatalogueError, "odd: none of its programs has any of"),
+        ],
+        ids=["refused", "no class of rows"],
+    )
+    def test_a_planner_that_refuses_everything_leaves_the_old_library(
+        self,
+        table: dict[str, Any],
+        error: type[Exception],
+        said: str,
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        before = {path: path.read_bytes() for path in folder.iterdir()}
+        odd = catalogue.parse("odd", {"kernel": [{"program": "linear", **table}]})
+        if error is CatalogueError:
+            monkeypatch.setattr(builder, "hints", lambda spec, gpu: (None,))  # those of another GPU
+        with pytest.raises(error, match=said):
+            builder.build_library([odd], folder)
+        assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
     def test_a_folder_that_cannot_be_written_is_told_before_anything_is_compiled(
         self, compilers: Compilers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
