@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -194,4 +195,4 @@ def _environment() -> Iterator[Finding]:
             yield Finding(variable.name, str(e), False)
             continue
         if value != variable.default():
-            yield Finding(variable.name, str(value))
+            yield Finding(variable.name, os.environ[variable.name])

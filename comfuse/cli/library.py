@@ -66,13 +66,9 @@ def list_libraries(kernels: bool) -> None:
 
     Exits with 1 if there is none.
     """
-    from comfuse.build.folders import library_folders
     from comfuse.library import lookup
 
     shelves = lookup.shelves()
-    if not shelves:
-        looked = ", ".join(map(str, library_folders()))
-        raise click.ClickException(f"there is no kernel library; looked in {looked}")
     for shelf in shelves:
         click.echo(f"{shelf.folder}")
         if shelf.unfit:
@@ -84,6 +80,16 @@ def list_libraries(kernels: bool) -> None:
         for kernel in shelf.manifest.kernels if kernels else ():
             low, high = kernel.rows
             click.echo(f"    {kernel.label}, {kernel.gpu}, rows {low} to {high}: {kernel.name}")
+    if all(shelf.manifest is None for shelf in shelves):
+        raise _no_library()
+
+
+def _no_library() -> click.ClickException:
+    from comfuse.build.folders import library_folders
+
+    return click.ClickException(
+        f"there is no kernel library; looked in {', '.join(map(str, library_folders()))}"
+    )
 
 
 @library.command()
@@ -91,12 +97,15 @@ def list_libraries(kernels: bool) -> None:
 def verify(folders: Sequence[Path]) -> None:
     """Check every file and every kernel of libraries: those in FOLDERS, or all that are found.
 
-    Exits with 1 if something is wrong.
+    Exits with 1 if something is wrong, or there is none.
     """
     from comfuse.library import lookup
 
+    folders = folders or [shelf.folder for shelf in lookup.shelves()]
+    if not folders:
+        raise _no_library()
     wrong = 0
-    for folder in folders or [shelf.folder for shelf in lookup.shelves()]:
+    for folder in folders:
         problems = lookup.problems(folder)
         wrong += len(problems)
         for problem in problems:

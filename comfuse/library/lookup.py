@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from comfuse import library
+from comfuse import library, settings
 from comfuse.build.cache import hash_file
 from comfuse.build.folders import library_folders
 from comfuse.errors import LoadError
@@ -22,6 +22,7 @@ from comfuse.library.signature import signature
 _LOGGER = logging.getLogger("comfuse")
 _LOCK = threading.RLock()
 _REFUSALS: Counter[tuple[str, str]] = Counter()
+_ABSENT = f"it is no kernel library: there is no {manifest.NAME} in it"
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Shelf:
     """A kernel library in this process.
 
     Attributes:
-        manifest: what it holds; None if that cannot be read.
+        manifest: what it holds; None if that cannot be read, or is not there.
         unfit: why this ComFuse uses nothing of it, or an empty string.
     """
 
@@ -104,7 +105,9 @@ def problems(folder: Path) -> list[str]:
     """All that is wrong with the library in ``folder``: each file is read, each kernel loaded."""
     try:
         shelf = Shelf(folder, read := manifest.read(folder), read.unfit())
-    except (LoadError, FileNotFoundError) as e:
+    except FileNotFoundError:
+        return [_ABSENT]
+    except LoadError as e:
         return [str(e)]
     if shelf.unfit:
         return [shelf.unfit]
@@ -123,8 +126,13 @@ def _misfit(candidate: Kernel, gpu: str) -> str:
 
 
 def shelves() -> list[Shelf]:
-    """The libraries that there are, in the order in which they are asked.  Read again when they change."""
-    return [shelf for folder in library_folders() if (shelf := _shelf(folder)) is not None]
+    """The libraries that there are, in the order in which they are asked.  Read again when they change.
+
+    A folder that ``COMFUSE_LIBRARY`` names and that is no library is among them, as one that is unfit.
+    """
+    named = settings.library()
+    found = (_shelf(folder, expected=folder in named) for folder in library_folders())
+    return [shelf for shelf in found if shelf is not None]
 
 
 def refusals() -> dict[tuple[str, str], int]:
@@ -141,7 +149,7 @@ def identity() -> list[str]:
     ]
 
 
-_SHELVES: dict[Path, tuple[tuple[int, int], Shelf]] = {}
+_SHELVES: dict[Path, tuple[tuple[int, int] | None, Shelf]] = {}
 
 
 def versions() -> tuple[tuple[Path, tuple[int, int] | None], ...]:
@@ -157,9 +165,9 @@ def _version(folder: Path) -> tuple[int, int] | None:
     return stat.st_mtime_ns, stat.st_size
 
 
-def _shelf(folder: Path) -> Shelf | None:
+def _shelf(folder: Path, *, expected: bool) -> Shelf | None:
     version = _version(folder)
-    if version is None:
+    if version is None and not expected:
         return None
     with _LOCK:
         if folder not in _SHELVES or _SHELVES[folder][0] != version:
@@ -171,8 +179,9 @@ def _read(folder: Path) -> Shelf:
     try:
         read = manifest.read(folder)
     except (LoadError, FileNotFoundError) as e:
-        _refuse(folder, str(e))
-        return Shelf(folder, None, str(e))
+        reason = str(e) if isinstance(e, LoadError) else f"COMFUSE_LIBRARY names it, but {_ABSENT}"
+        _refuse(folder, reason)
+        return Shelf(folder, None, reason)
     return Shelf(folder, read, read.unfit())
 
 

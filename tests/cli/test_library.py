@@ -63,10 +63,33 @@ def test_a_catalogue_that_does_not_exist(compilers: Compilers, tmp_path: Path) -
     assert "postnorm" in result.output
 
 
-def test_no_library(compilers: Compilers) -> None:
-    result = invoke("library", "list")
+@pytest.mark.parametrize("command", ["list", "verify"])
+def test_no_library(command: str, compilers: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMFUSE_LIBRARY")
+    result = invoke("library", command)
     assert result.exit_code == 1
     assert "there is no kernel library; looked in " in result.output
+
+
+@pytest.mark.parametrize("command", ["list", "verify"])
+def test_a_folder_that_is_named_and_is_no_library(command: str, compilers: Compilers, tmp_path: Path) -> None:
+    result = invoke("library", command)
+    assert result.exit_code == 1
+    assert str(tmp_path / "library") in result.output
+    assert "it is no kernel library: there is no manifest.json in it" in result.output
+
+
+def test_the_doctor_marks_a_folder_that_is_named_and_is_no_library(
+    compilers: Compilers, tmp_path: Path
+) -> None:
+    from comfuse.cli.doctor import findings
+
+    found = findings()
+    (library,) = [f for f in found if f.what == "library"]
+    assert library.ok is False
+    assert f"{tmp_path / 'library'}: not used: COMFUSE_LIBRARY names it, but" in library.found
+    (variable,) = [f for f in found if f.what == "COMFUSE_LIBRARY"]
+    assert variable.found == str(tmp_path / "library")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +165,8 @@ def test_the_doctor_shows_libraries(folder: Path) -> None:
     assert "not used: it was built from other device code (of another release" in found.found
 
 
-def test_why_not_without_a_library(compilers: Compilers) -> None:
+def test_why_not_without_a_library(compilers: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMFUSE_LIBRARY")
     result = invoke("library", "why-not", small().entries[0].spec.text(), "--rows", "1")
     assert result.exit_code == 1
     assert "no library: none is found" in result.output

@@ -93,9 +93,10 @@ def test_it_says_what_it_needs(exported: Path) -> None:
 
 
 def test_its_library_is_found_beside_it(
-    exported: Path, tmp_path: Path, alone: None, compilers: Compilers
+    exported: Path, tmp_path: Path, alone: None, compilers: Compilers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Built from the package alone; a kernel that is missing is named."""
+    monkeypatch.delenv("COMFUSE_LIBRARY")
     path = tmp_path / "model.pt2"
     path.write_bytes(exported.read_bytes())
     library = deploy.kernels_of(path)

@@ -83,7 +83,8 @@ def test_a_kernel_is_loaded_when_it_is_asked_for(folder: Path, monkeypatch: pyte
     assert lookup.refusals() == {}  # what is not in a library is not refused
 
 
-def test_there_need_not_be_a_library(compilers: Compilers) -> None:
+def test_there_need_not_be_a_library(compilers: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMFUSE_LIBRARY")
     assert lookup.shelves() == []
     assert lookup.kernel(LINEAR, (1, 128), "h200") is None
     assert lookup.why_not(LINEAR, (1, 128), "h200") == []
@@ -184,6 +185,22 @@ def test_the_first_library_that_fits_serves(
     user.parent.mkdir(parents=True)
     other.rename(user)
     assert [shelf.folder for shelf in lookup.shelves()] == [user]
+
+
+def test_a_folder_that_is_named_and_is_no_library(
+    compilers: Compilers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="comfuse"):
+        for _ in range(3):
+            assert lookup.kernel(LINEAR, MANY, "h200") is None
+    ((where, reason),) = lookup.refusals()
+    assert where == str(tmp_path / "library")
+    assert reason.startswith("COMFUSE_LIBRARY names it, but it is no kernel library")
+    (record,) = caplog.records
+    assert reason in record.getMessage()
+    assert lookup.why_not(LINEAR, MANY, "h200") == [(tmp_path / "library", reason)]
+    builder.build_library([small()], tmp_path / "library")  # it is seen when there is one
+    assert lookup.kernel(LINEAR, MANY, "h200") is not None
 
 
 def test_graphs_are_cached_by_the_libraries_that_they_may_use(folder: Path) -> None:
