@@ -171,15 +171,23 @@ TABLE: tuple[Variable[Any], ...] = (
 
 
 def configure_logging() -> None:
-    """Applies ``COMFUSE_LOG``, if it is set; otherwise logging is the program's own business."""
+    """Applies ``COMFUSE_LOG``, if it is set; otherwise logging is the program's own business.
+
+    A level that cannot be read is the default's, with a warning: this runs where comfuse is imported, which
+    has to work all the same.
+    """
     if not os.environ.get(LOG.name):
         return
     logger = logging.getLogger("comfuse")
-    logger.setLevel(log().upper())
     if not logger.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("comfuse: %(levelname)s: %(message)s"))
         logger.addHandler(handler)
+    try:
+        logger.setLevel(log().upper())
+    except SettingError as e:
+        logger.setLevel(LOG.default().upper())
+        logger.warning("%s; it is taken for %s", e, LOG.default())
 
 
 def cache_dir() -> Path:

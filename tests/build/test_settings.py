@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from comfuse import errors, fallbacks, settings
 from comfuse.errors import ComFuseError, FallbackError, SettingError
+from tests.processes import python_path
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,36 @@ def test_values_that_cannot_be_read(name: str, text: str, monkeypatch: pytest.Mo
     monkeypatch.setenv(name, text)
     with pytest.raises(SettingError, match=f"{name} is '{text}'; allowed: "):
         variable.get()
+
+
+def test_a_level_of_logging_that_cannot_be_read_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("comfuse")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setenv("COMFUSE_LOG", "loud")
+    level = logger.level
+    try:
+        settings.configure_logging()
+        assert logger.level == logging.WARNING
+    finally:
+        logger.setLevel(level)
+    (record,) = caplog.records
+    assert "COMFUSE_LOG is 'loud'; allowed: debug, info, warning, error; it is taken for warning" in (
+        record.getMessage()
+    )
+
+
+def test_comfuse_is_imported_whatever_its_settings_are() -> None:
+    """As the command that lists bad settings has to."""
+    environment = {**os.environ, "PYTHONPATH": python_path()}
+    environment |= {variable.name: "bogus" for variable in settings.TABLE}
+    done = subprocess.run(
+        [sys.executable, "-c", "import comfuse.cli"],
+        env=environment, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "COMFUSE_LOG is 'bogus'" in done.stderr
 
 
 def test_every_variable_has_a_default_and_a_line_of_help(monkeypatch: pytest.MonkeyPatch) -> None:
