@@ -44,7 +44,8 @@ _CXX_FLAGS = (
     "-Wall",
     "-DTORCH_TARGET_VERSION=0x020b000000000000",  # the stable ABI of torch 2.11, the oldest supported
 )
-
+#: What nvcc and the linker take from the environment on their own.
+ENVIRONMENT_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CC", "CXX", "CPATH")
 
 _FULL = os.strerror(errno.ENOSPC)
 
@@ -55,9 +56,8 @@ def cuda_flags() -> tuple[str, ...]:
 
 
 def environment_flags() -> str:
-    """What nvcc and the linker take from the environment on their own; part of the cache key."""
-    names = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CC", "CXX", "CPATH")
-    return "\n".join(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
+    """The text of :data:`ENVIRONMENT_FLAGS`; part of the cache key."""
+    return "\n".join(f"{name}={os.environ[name]}" for name in ENVIRONMENT_FLAGS if os.environ.get(name))
 
 
 def cxx_flags() -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from comfuse import calibration, errors, fallbacks, library, settings
 from comfuse.build import build
-from comfuse.errors import ComFuseError, JitDisabledError, PlanError, ToolchainError
+from comfuse.build.compile import ENVIRONMENT_FLAGS
+from comfuse.errors import BuildError, ComFuseError, JitDisabledError, PlanError, ToolchainError
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan import GPUS, Gpu
 from comfuse.generator.spec import FusedSpec
@@ -41,11 +42,13 @@ __all__ = [
 _TURNED_OFF = "COMFUSE_CHAINS is 0, which turns off kernels of GEMMs back to back"
 _LOCK = threading.RLock()
 _PENDING = threading.local()  # the exception behind the message that C++ is carrying
-# Why a spec is not fused, by (spec, class of rows, device), and the GPU and environment that this depends on.
-_REFUSED: dict[tuple[str, int | None, int], tuple[str, tuple[object, ...]]] = {}
+# Why a spec is not fused, or what the compiler has against its kernel, by (spec, class of rows, device), and
+# the GPU and environment that this depends on.
+_REFUSED: dict[tuple[str, int | None, int], tuple[str | BuildError, tuple[object, ...]]] = {}
 _ENVIRONMENT = (
-    "COMFUSE_CHAINS", "COMFUSE_JIT", "COMFUSE_TUNED", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR", "CUDA_HOME",
-    "CUDA_PATH", "PATH",
+    "COMFUSE_CHAINS", "COMFUSE_JIT", "COMFUSE_TUNED", "COMFUSE_CACHE_DIR", "COMFUSE_CUTLASS_DIR",
+    "COMFUSE_NVCC_FLAGS", "COMFUSE_COMPILER_LAUNCHER", "COMFUSE_BUILD_TIMEOUT", "CUDA_HOME", "CUDA_PATH",
+    "PATH", *ENVIRONMENT_FLAGS,
 )  # fmt: skip
 
 
@@ -77,17 +80,26 @@ def _resolve(spec: str, rows: int, device: int) -> int:
     environment = (calibrated_gpu(device), *of_settings, *lookup.versions())
     why, when = _REFUSED.get(key, ("", ()))
     if not why or when != environment:
-        why = _register(*key)
+        try:
+            why = _register(*key)
+        except BuildError as e:  # it takes seconds to hear that again
+            why = e
         if not why:
             return 0
         _REFUSED[key] = (why, environment)
+    if isinstance(why, BuildError):
+        raise BuildError(why.kernel, why.source, why.log, why.message)  # one with a traceback of its own
     if settings.strict():
         fallbacks.record(programs.name_of(spec), why)  # raises here, where the message is not lost in C++
     return 1
 
 
 def _register(spec: str, hint: int | None, device: int) -> str:
-    """Registers the kernel of a class of rows.  Returns why it cannot be, or an empty string."""
+    """Registers the kernel of a class of rows.  Returns why it cannot be, or an empty string.
+
+    Raises:
+        BuildError: the compiler refuses the kernel.
+    """
     unsupported = unsupported_gpu(device)
     if unsupported:
         return unsupported
@@ -170,7 +182,7 @@ def reason(spec: str, a: Tensor) -> str:
 
 def refusal(spec: str, hint: int | None, device: int) -> str:
     """Why the kernel of a class of rows was not registered when it was last asked for."""
-    return _REFUSED.get((spec, hint, device), ("asked for", ()))[0]
+    return str(_REFUSED.get((spec, hint, device), ("asked for", ()))[0])
 
 
 _TYPED = re.compile(r"comfuse: \[(\w+)\] (.*)", re.DOTALL)

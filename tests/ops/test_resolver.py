@@ -147,7 +147,23 @@ def test_a_kernel_that_does_not_compile_is_an_error(world: World) -> None:
     answer = resolver.resolve(SPEC, 64, 0)
     assert isinstance(answer, str)
     assert answer.startswith("[BuildError] cf_kernel does not compile")
-    assert resolver.translate(RuntimeError(f"comfuse: {answer}"), "op") is world.failure
+    raised = resolver.translate(RuntimeError(f"comfuse: {answer}"), "op")
+    assert isinstance(raised, BuildError)
+    assert str(raised) == str(world.failure)
+
+
+def test_a_kernel_that_does_not_compile_is_compiled_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.failure = BuildError("cf_kernel", Path("/k.cu"), Path("/k.log"), "line 1: error")
+    answers = [resolver.resolve(SPEC, 64, 0) for _ in range(3)]
+    assert len(set(answers)) == 1
+    assert len(world.built) == 1
+    assert resolver.refusal(SPEC, 128, 0) == str(world.failure)
+    world.failure = None
+    assert resolver.resolve(SPEC, 200, 0) == 0  # another class of rows, another kernel
+    monkeypatch.setenv("COMFUSE_NVCC_FLAGS", "-lineinfo")  # another compile
+    assert resolver.resolve(SPEC, 64, 0) == 0
 
 
 def test_errors_of_the_binding() -> None:
