@@ -98,7 +98,8 @@ JIT: Variable[Jit] = Variable(
     "COMFUSE_JIT", _choice("auto", "off", "require", "background"), lambda: "auto",
     "auto, off, require, background",
     "auto: compile what is not built yet, fall back where that cannot be done; "
-    "off: never compile, use what is built; require: raise instead of falling back for want of a compiler; "
+    "off: never compile, use what is built; require: raise instead of falling back for want of a compiler or "
+    "a cache that can be used; "
     "background: as auto, but torch.compile runs without what is not built yet until it is",
 )  # fmt: skip
 STRICT: Variable[bool] = Variable(

@@ -71,7 +71,11 @@ def entry_path(entry: str) -> Path:
 
 
 def find(entry: str) -> BuiltKernel | None:
-    """The entry if it is there and intact.  One that is damaged is moved away and reported, once."""
+    """The entry if it is there and intact.  One that is damaged is moved away and reported, once.
+
+    Raises:
+        CacheError: it is damaged and cannot be moved away.
+    """
     folder = entry_path(entry)
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
@@ -105,7 +109,8 @@ def _quarantine(folder: Path, reason: str) -> None:
     except OSError as e:
         if folder.is_dir():  # else another process was faster
             raise CacheError(
-                f"cache entry {folder} is damaged ({reason}) and cannot be moved away: {e}"
+                f"cache entry {folder} is damaged ({reason}) and cannot be moved away: {e}; delete it, or "
+                "set COMFUSE_CACHE_DIR to a folder that is writable"
             ) from e
         return
     _LOGGER.warning(

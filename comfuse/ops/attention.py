@@ -63,7 +63,8 @@ def fused_attention(
 
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument that the op cannot take.
-        BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
+        BuildError, LoadError, LaunchError: the kernel does not compile, or cannot be run.
+        CacheError, ToolchainError: nothing can be built and ``COMFUSE_JIT`` is require.
         FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
     """
     fault = _fault(q, k, v, bias) or of_scalars(_NAME, {} if scale is None else {"scale": scale})

@@ -66,7 +66,8 @@ def fused_b2b_gemm(
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument that the op cannot take.
         GradientError: a gradient is differentiated again.
-        BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
+        BuildError, LoadError, LaunchError: the kernel does not compile, or cannot be run.
+        CacheError, ToolchainError: nothing can be built and ``COMFUSE_JIT`` is require.
         FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
     """
     return _OP(x, w0, (b0, residual0, w1, b1, residual1), (activation0, activation1))  # type: ignore[no-any-return]

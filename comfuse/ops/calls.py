@@ -60,7 +60,8 @@ def region(
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument does not fit the spec.
         SpecError: the spec is malformed.
         GradientError: a tensor requires a gradient; a spec has none.
-        BuildError, CacheError, LoadError, LaunchError: its kernel cannot be built or run.
+        BuildError, LoadError, LaunchError: its kernel does not compile, or cannot be run.
+        CacheError, ToolchainError: nothing can be built and ``COMFUSE_JIT`` is require.
         FallbackError: it cannot be fused here and ``COMFUSE_STRICT`` is 1.
     """
     if in_forward_mode():

@@ -60,7 +60,8 @@ def fused_gemm_colsum(
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument that the op cannot take.
         GradientError: ``pre_activation`` requires a gradient, or a gradient is differentiated again.
-        BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
+        BuildError, LoadError, LaunchError: the kernel does not compile, or cannot be run.
+        CacheError, ToolchainError: nothing can be built and ``COMFUSE_JIT`` is require.
         FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
     """
     if (activation is None) != (pre_activation is None):

@@ -62,7 +62,8 @@ def fused_gated_gemm(
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument that the op cannot take.
         GradientError: a gradient is differentiated again.
-        BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
+        BuildError, LoadError, LaunchError: the kernel does not compile, or cannot be run.
+        CacheError, ToolchainError: nothing can be built and ``COMFUSE_JIT`` is require.
         FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
     """
     if layout is None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from comfuse import fallbacks, settings
 from comfuse.build.binding import build_binding
-from comfuse.errors import JitDisabledError, LoadError, ToolchainError
+from comfuse.errors import CacheError, JitDisabledError, LoadError, ToolchainError
 from comfuse.library import LoadedKernel
 from comfuse.ops import programs
 from comfuse.ops.facts import Facts, facts
@@ -61,13 +61,14 @@ def is_loaded() -> bool:
 def reason_against(tensor: Tensor) -> str | None:
     """Why a call with this tensor cannot run in C++, or None after loading the binding for it.
 
-    Raises what :func:`load` raises, but for a missing compiler where falling back is allowed.
+    Raises what :func:`load` raises, but for a missing compiler or an unusable cache where falling back is
+    allowed.
     """
     if not tensor.is_cuda:
         return f"ComFuse has no kernels for {tensor.device.type} devices"
     try:
         load()
-    except (JitDisabledError, ToolchainError) as e:
+    except (CacheError, JitDisabledError, ToolchainError) as e:
         if settings.jit() == "require":
             raise
         return str(e)

@@ -66,7 +66,8 @@ def fused_gemm_quantize(
     Raises:
         ShapeError, DTypeError, DeviceError, ArgumentError: an argument that the op cannot take.
         GradientError: an input requires a gradient.
-        BuildError, CacheError, LoadError, LaunchError: the kernel cannot be built or run.
+        BuildError, LoadError, LaunchError: the kernel does not compile, or cannot be run.
+        CacheError, ToolchainError: nothing can be built and ``COMFUSE_JIT`` is require.
         FallbackError: it would fall back and ``COMFUSE_STRICT`` is 1.
     """
     if norm_weight is not None and norm is None:

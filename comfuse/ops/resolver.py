@@ -15,7 +15,7 @@ from torch import Tensor
 from comfuse import calibration, errors, fallbacks, library, settings
 from comfuse.build import build
 from comfuse.build.compile import ENVIRONMENT_FLAGS
-from comfuse.errors import BuildError, ComFuseError, JitDisabledError, PlanError, ToolchainError
+from comfuse.errors import BuildError, CacheError, ComFuseError, JitDisabledError, PlanError, ToolchainError
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.plan import GPUS, Gpu
 from comfuse.generator.spec import FusedSpec
@@ -117,7 +117,7 @@ def _register(spec: str, hint: int | None, device: int) -> str:
         return str(e)
     try:
         kernel = library.load(build(source))
-    except (JitDisabledError, ToolchainError) as e:
+    except (CacheError, JitDisabledError, ToolchainError) as e:
         if settings.jit() == "require":
             raise
         return "; ".join([str(e), *_why_no_library(spec, hint, device)])

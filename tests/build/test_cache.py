@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import multiprocessing
@@ -62,6 +63,17 @@ def test_a_damaged_entry_is_put_aside(
     (record,) = caplog.records
     assert str(quarantined) in record.getMessage()
     assert publish(b"again").path.read_bytes() == b"again"
+
+
+def test_a_damaged_entry_that_cannot_be_put_aside(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    folder = publish().path.parent
+    (folder / "k.so").write_bytes(b"truncated")
+    monkeypatch.setattr(cache.os, "replace", read_only)
+    with pytest.raises(CacheError, match=r"Read-only file system; delete it, or set COMFUSE_CACHE_DIR to a"):
+        cache.find(ENTRY)
 
 
 def test_any_entry_of_a_prefix_the_newest_first(cache_dir: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from comfuse import fallbacks
 from comfuse.errors import (
     ArgumentError,
     BuildError,
+    CacheError,
     FallbackError,
     JitDisabledError,
     LaunchError,
@@ -114,10 +116,10 @@ def test_another_gpu_runs_the_reference(world: World) -> None:
 
 @pytest.mark.parametrize(
     "failure",
-    [ToolchainError("nvcc", (), "install it"), JitDisabledError("cf_kernel")],
-    ids=["compiler", "jit"],
+    [ToolchainError("nvcc", (), "install it"), JitDisabledError("cf_kernel"), CacheError("it is damaged")],
+    ids=["compiler", "jit", "cache"],
 )
-def test_no_compiler(world: World, failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_can_be_built(world: World, failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     world.failure = failure
     for _ in range(3):
         assert resolver.resolve(SPEC, 64, 0) == 1
@@ -226,6 +228,20 @@ class TestBinding:
         native.load()
         monkeypatch.setenv("COMFUSE_JIT", "off")
         assert binding.build_binding().is_file()
+
+    @pytest.mark.parametrize("jit", ["auto", "require"])
+    def test_a_cache_that_cannot_be_used(self, jit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        def load() -> None:
+            raise CacheError("it is damaged")
+
+        monkeypatch.setattr(native, "load", load)
+        monkeypatch.setenv("COMFUSE_JIT", jit)
+        tensor: Any = SimpleNamespace(is_cuda=True)
+        if jit == "auto":
+            assert native.reason_against(tensor) == "it is damaged"
+        else:
+            with pytest.raises(CacheError):
+                native.reason_against(tensor)
 
     def test_not_there_and_not_allowed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from comfuse.build import binding
