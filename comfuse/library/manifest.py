@@ -134,8 +134,9 @@ def read(folder: Path) -> Manifest:
         return Manifest(
             **{
                 **data,
-                "catalogues": tuple(data["catalogues"]),
-                "files": tuple(File(**file) for file in data["files"]),
+                "toolchain": _toolchain(data["toolchain"]),
+                "catalogues": tuple(map(str, data["catalogues"])),
+                "files": tuple(map(_file, data["files"])),
                 "kernels": tuple(map(_kernel, data["kernels"])),
                 "refused": tuple(data["refused"]),
             }
@@ -143,7 +144,24 @@ def read(folder: Path) -> Manifest:
     except FileNotFoundError:
         raise
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
-        raise LoadError(f"the kernel library's {path} cannot be read: {e}") from e
+        reason = f"it has no {e}" if isinstance(e, KeyError) else e
+        raise LoadError(f"the kernel library's {path} cannot be read: {reason}") from e
+
+
+def _toolchain(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise ValueError("toolchain has to be an object")
+    for tool in ("nvcc", "cutlass"):
+        if not isinstance(data[tool], str):
+            raise ValueError(f"toolchain: the version of {tool} has to be a string")
+    return data
+
+
+def _file(data: dict[str, Any]) -> File:
+    file = File(**data)
+    if not (isinstance(file.name, str) and isinstance(file.digest, str) and type(file.bytes) is int):
+        raise ValueError(f"{file.name}: name and digest have to be strings, bytes a whole number")
+    return file
 
 
 def _kernel(data: dict[str, Any]) -> Kernel:
@@ -151,6 +169,9 @@ def _kernel(data: dict[str, Any]) -> Kernel:
     kernel = Kernel(**{**data, "rows": (low, high)})
     if not all(type(number) is int for number in (low, high, kernel.processors)):
         raise ValueError(f"{kernel.name}: rows and processors have to be whole numbers")
+    strings = ("name", "file", "label", "spec", "signature", "gpu")
+    if not all(isinstance(getattr(kernel, name), str) for name in strings):
+        raise ValueError(f"{kernel.name}: {', '.join(strings)} have to be strings")
     return kernel
 
 

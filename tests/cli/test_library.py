@@ -49,6 +49,15 @@ def test_build_and_list(toml: Path, compilers: Compilers, tmp_path: Path) -> Non
     assert "linear 128x64 bf16 bias=same, h200, rows 1 to 128: cf_sm90_gemm_bf16" in result.output
 
 
+def test_list_where_a_manifest_lacks_something(folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"nvcc"', '"gcc"'))
+    result = invoke("library", "list")
+    assert result.exit_code == 1
+    assert "cannot be read: it has no 'nvcc'" in result.output
+    assert isinstance(result.exception, SystemExit)
+
+
 def test_what_is_refused_is_said(toml: Path, compilers: Compilers, tmp_path: Path) -> None:
     toml.write_text(TOML.replace("[128, 64]", "[128, 64], [128, 63]"))
     result = invoke("build-library", str(toml), "-o", str(tmp_path / "library"))

@@ -155,6 +155,26 @@ def test_a_manifest_whose_rows_are_no_numbers(folder: Path, rows: object) -> Non
     assert lookup.kernel(LINEAR, (1, 128), "h200") is None
 
 
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda data: data["toolchain"].pop("nvcc"), "it has no 'nvcc'"),
+        (lambda data: data["toolchain"].update(cutlass=4), "the version of cutlass has to be a string"),
+        (lambda data: data.update(toolchain=[]), "toolchain has to be an object"),
+        (lambda data: data.pop("toolchain"), "it has no 'toolchain'"),
+        (lambda data: data["files"][0].update(bytes="many"), "bytes a whole number"),
+        (lambda data: data["kernels"][0].update(gpu=200), "gpu have to be strings"),
+    ],
+)
+def test_a_manifest_that_lacks_something(
+    folder: Path, change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    rewrite(folder, change)
+    with pytest.raises(LoadError, match=f"manifest.json cannot be read: .*{said}"):
+        manifest.read(folder)
+    assert lookup.kernel(LINEAR, (1, 128), "h200") is None
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"format": 99}'])
 def test_a_manifest_that_cannot_be_read(folder: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     (folder / manifest.NAME).write_text(text)
