@@ -17,6 +17,7 @@ from comfuse.build.binding import find_binding
 from comfuse.build.toolkit import find_cuda, find_cutlass, find_cxx
 from comfuse.errors import ComFuseError, SettingError, TableError
 from comfuse.library import lookup
+from comfuse.library.manifest import visible_damage
 from comfuse.library.tuned import lookup as tuned
 from comfuse.library.tuned.table import read
 
@@ -152,9 +153,15 @@ def _size(path: Path) -> int:
 
 def _libraries() -> Iterator[Finding]:
     for shelf in lookup.shelves():
-        count = len({kernel.name for kernel in shelf.manifest.kernels}) if shelf.manifest else 0
-        said = f"not used: {shelf.unfit}" if shelf.unfit else f"{count} kernels"
-        yield Finding("library", f"{shelf.folder}: {said}", not shelf.unfit)
+        if shelf.unfit or shelf.manifest is None:
+            yield Finding("library", f"{shelf.folder}: not used: {shelf.unfit}", False)
+            continue
+        damaged = [f"{name}: {reason}" for name, reason in visible_damage(shelf.folder, shelf.manifest)]
+        said = [f"{len({kernel.name for kernel in shelf.manifest.kernels})} kernels"]
+        said += [f"{len(damaged)} of {len(shelf.manifest.files)} files damaged"] if damaged else []
+        yield Finding("library", f"{shelf.folder}: {', '.join(said)}", not damaged)
+        for one in damaged:
+            yield Finding("  damaged", one, False)
 
 
 def _tuning() -> Iterator[Finding]:

@@ -67,6 +67,7 @@ def list_libraries(kernels: bool) -> None:
     Exits with 1 if there is none.
     """
     from comfuse.library import lookup
+    from comfuse.library.manifest import visible_damage
 
     shelves = lookup.shelves()
     for shelf in shelves:
@@ -77,6 +78,8 @@ def list_libraries(kernels: bool) -> None:
             continue
         for line in _summary(shelf.manifest):
             click.echo(f"  {line}")
+        for name, reason in visible_damage(shelf.folder, shelf.manifest):
+            click.echo(f"  damaged: {name}: {reason}")
         for kernel in shelf.manifest.kernels if kernels else ():
             low, high = kernel.rows
             click.echo(f"    {kernel.label}, {kernel.gpu}, rows {low} to {high}: {kernel.name}")

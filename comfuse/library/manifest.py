@@ -183,6 +183,18 @@ def damage(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
             yield file.name, reason
 
 
+def visible_damage(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """As :func:`damage`, without reading the files: those that are gone, or of another size."""
+    for file in manifest.files:
+        try:
+            size = (folder / file.name).stat().st_size
+        except OSError as e:
+            yield file.name, f"it cannot be read: {e}"
+            continue
+        if size != file.bytes:
+            yield file.name, f"it has {size} bytes, of {file.bytes}"
+
+
 def damage_of(folder: Path, file: File) -> str:
     """What is wrong with one file, or an empty string."""
     try:

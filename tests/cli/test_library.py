@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,28 @@ def test_the_doctor_shows_libraries(folder: Path) -> None:
     (found,) = [f for f in findings() if f.what == "library"]
     assert found.ok is False
     assert "not used: it was built from other device code (of another release" in found.found
+
+
+@pytest.mark.parametrize(
+    "damage, said",
+    [
+        (lambda file: file.write_bytes(b"damaged"), "it has 7 bytes, of "),
+        (lambda file: file.unlink(), "it cannot be read: "),
+    ],
+    ids=["changed", "gone"],
+)
+def test_damaged_files_are_shown(damage: Callable[[Path], object], said: str, folder: Path) -> None:
+    from comfuse.cli.doctor import findings
+
+    assert "  damaged: " not in invoke("library", "list").output
+    (file,) = folder.glob("cf_*.so")
+    damage(file)
+    (found,) = [f for f in findings() if f.what == "library"]
+    assert (found.ok, found.found) == (False, f"{folder}: 3 kernels, 1 of 1 files damaged")
+    (one,) = [f for f in findings() if f.what == "  damaged"]
+    assert one.ok is False
+    assert one.found.startswith(f"{file.name}: {said}")
+    assert f"  damaged: {file.name}: {said}" in invoke("library", "list").output
 
 
 def test_why_not_without_a_library(compilers: Compilers, monkeypatch: pytest.MonkeyPatch) -> None:
