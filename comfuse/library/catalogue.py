@@ -7,7 +7,7 @@ A catalogue is a table of settings and a list of entries::
 
     [[kernel]]
     program = "layernorm"            # a function of comfuse.generator.catalog
-    shapes = [[1024, 1024], [1024, 4096]]   # N and K; of two products back to back N, K and H
+    shapes = [[1024, 1024], [1024, 4096]]   # its sizes: N and K; of two products back to back N, K and H
     dtype = ["bf16", "fp16"]         # of the factors; bf16 if not given
     bias = "same"                    # any argument of that function; "same" is the dtype of the factors
     layouts = { b = "mn" }           # a field of Layouts
@@ -18,7 +18,8 @@ A catalogue is a table of settings and a list of entries::
     [[kernel]]
     spec = '{"version":2,...}'       # any program, as comfuse.trace(...).text() prints it
 
-A list for an argument other than ``shapes`` stands for several entries, one for each of its values.
+A list for an argument other than ``shapes`` stands for several entries, one for each of its values; for an
+argument that is itself a list of names (``strided``), a list of such lists does.
 """
 
 from __future__ import annotations
@@ -30,30 +31,27 @@ import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from comfuse.errors import CatalogueError, SpecError
 from comfuse.generator import catalog
-from comfuse.generator.catalog import Layouts
 from comfuse.generator.chain import ChainSpec, parse_program
 from comfuse.generator.plan import gpus
-from comfuse.generator.spec import DType, FusedSpec, Major, Space
+from comfuse.generator.spec import FusedSpec, Space
+from comfuse.library import catalogue_values as values
 from comfuse.library import package
 from comfuse.library.package import Package
 from comfuse.library.rows import M_CLASSES, classes_on, m_class
 from comfuse.library.signature import signature
 
 SHIPPED = Path(__file__).resolve().parents[1] / "catalogues"
-MANY = "many"
-# By name, and how many sizes each takes: N and K, of a chain also H.
-_SIZES = {"FusedSpec": 2, "ChainSpec": 3}
+# By name, and how many sizes each takes before the dtype of the factors.
 _PROGRAMS = {
-    name: _SIZES[returned]
+    name: list(signed.parameters).index("dtype")
     for name in catalog.__all__
     if inspect.isfunction(function := getattr(catalog, name))
-    and (returned := inspect.signature(function).return_annotation) in _SIZES
+    and (signed := inspect.signature(function)).return_annotation in ("FusedSpec", "ChainSpec")
 }
-_DTYPES = {dtype.value: dtype for dtype in DType}
 _RESERVED = ("program", "spec", "shapes", "dtype", "layouts", "constants", "operands", "rows")
 
 
@@ -130,7 +128,9 @@ def text_of(programs: Iterable[tuple[str, int | None]], gpu: str, description: s
         entry = entry_of(text, [] if None in found else [n for n in found if n is not None], gpu)
         # Classes of a program's own cannot be named in a catalogue: it gets all of them.
         if entry.rows is not None and classes_on(entry.spec, gpu) == M_CLASSES:
-            lines.append(f"rows = {json.dumps([MANY if hint is None else hint for hint in entry.rows])}")
+            lines.append(
+                f"rows = {json.dumps([values.MANY if hint is None else hint for hint in entry.rows])}"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -169,11 +169,11 @@ def parse(name: str, data: dict[str, Any]) -> Catalogue:
 
 
 def _entries(table: dict[str, Any]) -> Iterator[Entry]:
-    rows = _rows(table.get("rows"))
-    constants = _table("constants", table.get("constants", {}))
+    rows = values.rows(table.get("rows"))
+    constants = values.constants(table.get("constants", {}))
     if "spec" in table:
-        _only(table, ("spec", "constants", "rows"))
-        program = parse_program(table["spec"])
+        values.only(table, ("spec", "constants", "rows"))
+        program = parse_program(values.text("spec", table["spec"]))
         yield Entry(label_of(program), _bound(program, constants), rows)
         return
     name = table.get("program")
@@ -183,20 +183,22 @@ def _entries(table: dict[str, Any]) -> Iterator[Entry]:
     parameters = list(inspect.signature(function).parameters)[_PROGRAMS[name] + 1 :]
     of_one = ("layouts", "operands")  # a chain's are those of its links
     reserved = [key for key in _RESERVED if key not in of_one or "layouts" in parameters]
-    _only(table, (*reserved, *parameters))
-    options = {key: _several(key, value) for key, value in table.items() if key not in reserved}
+    values.only(table, (*reserved, *parameters))
     hints = get_type_hints(function)
-    layouts = {"layouts": _layouts(table.get("layouts", {}))} if "layouts" in parameters else {}
-    for shape, dtype, *values in itertools.product(
-        _shapes(table, _PROGRAMS[name]), _several("dtype", table.get("dtype", "bf16")), *options.values()
-    ):
-        chosen = dict(zip(options, values, strict=True))
-        arguments = {key: _argument(key, value, _dtype(dtype), hints[key]) for key, value in chosen.items()}
-        spec = _bound(function(*shape, _dtype(dtype), **layouts, **arguments), constants)
+    options = {
+        key: values.several(key, value, hints[key]) for key, value in table.items() if key not in reserved
+    }
+    layouts = {"layouts": values.layouts(table.get("layouts", {}))} if "layouts" in parameters else {}
+    shapes = values.shapes(table.get("shapes"), _PROGRAMS[name])
+    dtypes = [values.dtype(dtype) for dtype in values.several("dtype", table.get("dtype", "bf16"))]
+    for shape, dtype, *given in itertools.product(shapes, dtypes, *options.values()):
+        chosen = dict(zip(options, given, strict=True))
+        arguments = {key: values.argument(key, value, dtype, hints[key]) for key, value in chosen.items()}
+        spec = _bound(function(*shape, dtype, **layouts, **arguments), constants)
         if "operands" in table:
-            spec = ordered(spec, table["operands"])
+            spec = ordered(spec, values.names("operands", table["operands"]))
         said = [f"{key}={value}" for key, value in {**chosen, **constants}.items()]
-        yield Entry(" ".join([name, "x".join(map(str, shape)), dtype, *said]), spec, rows)
+        yield Entry(" ".join([name, "x".join(map(str, shape)), dtype.value, *said]), spec, rows)
 
 
 def label_of(program: FusedSpec | ChainSpec) -> str:
@@ -262,87 +264,3 @@ def ordered(spec: FusedSpec, names: Sequence[str]) -> FusedSpec:
     ]
     operands = tuple(spec.operands[known.index(name)] for name in names)
     return replace(spec, operands=operands, nodes=tuple(nodes))
-
-
-def _only(table: dict[str, Any], allowed: Sequence[str]) -> None:
-    unknown = sorted(set(table) - set(allowed))
-    if unknown:
-        raise ValueError(f"unknown {', '.join(unknown)}; allowed: {', '.join(allowed)}")
-
-
-def _several(key: str, value: Any) -> list[Any]:
-    if value == []:
-        raise ValueError(f"{key} is an empty list, which stands for no kernel")
-    return value if isinstance(value, list) else [value]
-
-
-def _table(key: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{key} is {value!r}; allowed: a table")
-    return value
-
-
-def _shapes(table: dict[str, Any], sizes: int) -> list[list[int]]:
-    shapes = table.get("shapes")
-    allowed = "allowed: lists of sizes, such as [[1024, 64]]"
-    if not isinstance(shapes, list) or not shapes:
-        raise ValueError(f"shapes is {'missing' if shapes is None else repr(shapes)}; {allowed}")
-    for shape in shapes:
-        if not isinstance(shape, list):
-            raise ValueError(f"shapes: {shape!r}; {allowed}")
-        if len(shape) != sizes:
-            raise ValueError(f"shapes: {shape} has {len(shape)} sizes; allowed: {sizes}")
-        if not all(type(size) is int and size > 0 for size in shape):
-            raise ValueError(f"shapes: {shape}; allowed: whole numbers, at least 1")
-    return shapes
-
-
-def _argument(key: str, value: Any, dtype: DType, hint: Any) -> Any:
-    """A value of TOML as the program takes it, by the type that it is to have: names of dtypes are dtypes,
-    "none" is None.
-    """
-    kinds = [hint] if get_origin(hint) is Literal else [*get_args(hint)] or [hint]
-    allowed: dict[Any, Any] = {}
-    for kind in kinds:
-        if kind is DType:
-            allowed |= {"same": dtype, **_DTYPES}
-        elif kind is Major:
-            allowed |= {major.value: major for major in Major}
-        elif kind is bool:
-            allowed |= {True: True, False: False}
-        elif kind is type(None):
-            allowed["none"] = None
-        elif get_origin(kind) is Literal:
-            allowed |= {choice: choice for choice in get_args(kind)}
-        else:  # whatever the program says of it
-            return None if value == "none" else value
-    if value not in allowed:
-        raise ValueError(f"{key} is {value!r}; allowed: {', '.join(map(str, allowed))}")
-    return allowed[value]
-
-
-def _dtype(name: str) -> DType:
-    if name not in _DTYPES:
-        raise ValueError(f"dtype is {name!r}; allowed: {', '.join(_DTYPES)}")
-    return _DTYPES[name]
-
-
-def _layouts(given: Any) -> Layouts:
-    table = _table("layouts", given)
-    _only(table, ("a", "b", "batched", "strided"))
-    return Layouts(
-        a=Major(table.get("a", "k")),
-        b=Major(table.get("b", "k")),
-        batched=bool(table.get("batched", False)),
-        strided=tuple(table.get("strided", ())),
-    )
-
-
-def _rows(given: Any) -> tuple[int | None, ...] | None:
-    if given is None:
-        return None
-    allowed: dict[Any, int | None] = {**{bound: bound for bound in M_CLASSES}, MANY: None}
-    try:
-        return tuple(allowed[value] for value in _several("rows", given))
-    except KeyError as e:
-        raise ValueError(f"rows: {e.args[0]!r}; allowed: {', '.join(map(str, allowed))}") from None

@@ -130,6 +130,11 @@ def test_order_of_operands_and_outputs_is_part_of_a_signature() -> None:
     assert signature(swapped) != signature(other)
 
 
+LINEAR = {"program": "linear", "shapes": [[64, 64]]}
+MLP = {"program": "mlp", "shapes": [[64, 64, 64]]}
+NORM = {"program": "layernorm", "shapes": [[64, 64]]}
+
+
 @pytest.mark.parametrize(
     "table, said",
     [
@@ -163,8 +168,28 @@ def test_order_of_operands_and_outputs_is_part_of_a_signature() -> None:
         ({"program": "linear", "shapes": [[64, 64]], "activation": "reul"}, "got 'reul', allowed: "),
         (
             {"program": "linear", "shapes": [[64, 64]], "rows": [100]},
-            "rows: 100; allowed: 128, 512, ",
+            "rows is 100; allowed: 128, 512, ",
         ),
+        ({**LINEAR, "rows": [[1]]}, "rows is [1]; allowed: 128, 512, 2048, many"),
+        ({**LINEAR, "rows": True}, "rows is True; allowed: 128"),
+        ({**LINEAR, "bias": ["same", ["x"]]}, "bias is ['x']; allowed: same, bf16"),
+        ({**LINEAR, "dtype": [["bf16"]]}, "dtype is ['bf16']; allowed: bf16, fp16"),
+        ({**LINEAR, "saved": 1}, "saved is 1; allowed: True, False"),
+        ({**LINEAR, "activation": 3}, "activation is 3; allowed: a string"),
+        ({**LINEAR, "activation": [["relu"]]}, "activation is ['relu']; allowed: a string"),
+        ({**LINEAR, "operands": 3}, "operands is 3; allowed: a list of names"),
+        ({**LINEAR, "operands": "bias"}, "operands is 'bias'; allowed: a list of names"),
+        ({**LINEAR, "layouts": {"strided": 3}}, "layouts: strided is 3; allowed: a list of names"),
+        ({**LINEAR, "layouts": {"a": "x"}}, "layouts: a is 'x'; allowed: k, mn"),
+        ({**LINEAR, "layouts": {"batched": "no"}}, "layouts: batched is 'no'; allowed: True, False"),
+        ({**LINEAR, "layouts": {"c": "k"}}, "unknown c; allowed: a, b, batched, strided"),
+        ({"spec": 3}, "spec is 3; allowed: a string"),
+        (
+            {"program": "mlp", "shapes": [[64, 64, 64]], "strided": 3},
+            "strided is 3; allowed: a list of names",
+        ),
+        ({**NORM, "constants": {"eps": "x"}}, "constants: eps is 'x'; allowed: a number"),
+        ({**NORM, "constants": {"eps": True}}, "constants: eps is True; allowed: a number"),
         ({"program": "linear", "shapes": [[64, 64]], "constants": {"eps": 1}}, "'eps' is no scalar"),
         ({"program": "linear", "shapes": [[64, 64]], "operands": ["x"]}, "operands: ['x']; allowed: []"),
         ({"program": "linear", "shapes": [[64]]}, "shapes: [64] has 1 sizes; allowed: 2"),
@@ -186,6 +211,26 @@ def test_kernels_that_are_no_tables(kernel: Any) -> None:
         CatalogueError, match=r"catalogue test: kernel is .*; allowed: tables, \[\[kernel\]\]"
     ):
         catalogue.parse("test", {"kernel": kernel})
+
+
+def test_what_is_allowed_is_listed_once() -> None:
+    with pytest.raises(CatalogueError) as caught:
+        entries(**LINEAR, biass="same")
+    allowed = str(caught.value).partition("allowed: ")[2].split(", ")
+    assert "layouts" in allowed
+    assert len(allowed) == len(set(allowed))
+
+
+def test_an_argument_that_is_a_list() -> None:
+    table = {**MLP, "residual": "same"}
+    (entry,) = entries(**table, strided=["residual"])
+    assert entry.spec == catalog.mlp(64, 64, 64, BF16, residual=BF16, strided=("residual",))
+    assert len(entries(**table, strided=[["residual"], ["y"]])) == 2
+
+
+def test_sizes_are_those_of_the_function() -> None:
+    (entry,) = entries(program="middle_gradient", shapes=[[128, 64, 32]], b0="same", activation="relu")
+    assert entry.spec == catalog.middle_gradient(128, 64, 32, BF16, b0=BF16, activation="relu")
 
 
 def test_an_argument_that_is_a_layout() -> None:
