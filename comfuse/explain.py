@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from comfuse import calibration, fallbacks
-from comfuse.errors import ComFuseError
+from comfuse.errors import ArgumentError, ComFuseError
 from comfuse.frontend import TraceError, trace_region, unfused
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.emit import emit
@@ -96,9 +96,12 @@ def explain(
         keywords: further arguments of a module, or of a function that is explained like one.
 
     Raises:
-        ArgumentError, DeviceError: an input that cannot be traced, or times that cannot be measured.  A
-        program that cannot be fused does not raise: the explanation says why.
+        ArgumentError, DeviceError: what is no program, an input that cannot be traced, or times that cannot
+            be measured.  A program that cannot be fused does not raise: the explanation says why.
     """
+    if not (callable(program) or isinstance(program, Spec)):
+        allowed = "a function, a module, a spec or a chain"
+        raise ArgumentError("explain", "program", f"of type {type(program).__name__}", allowed)
     is_model = isinstance(program, nn.Module) or training is not None or measure
     if is_model and not isinstance(program, Spec):
         from comfuse.inductor.policy import Policy

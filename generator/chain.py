@@ -68,7 +68,10 @@ def parse_program(text: str) -> FusedSpec | ChainSpec:
     Raises:
         ValueError: the text is neither that of a spec nor that of a chain of this version.
     """
-    data = json.loads(text)
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as e:
+        raise ValueError(f"not the text of a program, which is JSON: {e}") from None
     is_chain = isinstance(data, dict) and "links" in data
     return ChainSpec.parse(text) if is_chain else FusedSpec.parse(text)
 

@@ -33,6 +33,7 @@ from comfuse.errors import CacheError
 
 _LOGGER = logging.getLogger("comfuse")
 MANIFEST = "manifest.json"
+_ELSEWHERE = "make room, or set COMFUSE_CACHE_DIR to another folder"
 
 
 @dataclass(frozen=True)
@@ -113,9 +114,7 @@ def _quarantine(folder: Path, reason: str) -> None:
                 "set COMFUSE_CACHE_DIR to a folder that is writable"
             ) from e
         return
-    _LOGGER.warning(
-        "cache entry %s is damaged (%s); moved to %s and built again", folder.name, reason, target
-    )
+    _LOGGER.warning("cache entry %s is damaged (%s); moved to %s", folder.name, reason, target)
 
 
 @contextmanager
@@ -180,9 +179,7 @@ def told_where(what: str, folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:  # no space left, above all
-        raise CacheError(
-            f"{what} cannot be built in {folder}: {e}; make room, or set COMFUSE_CACHE_DIR to another folder"
-        ) from e
+        raise CacheError(f"{what} cannot be built in {folder}: {e}; {_ELSEWHERE}") from e
 
 
 def publish(entry: str, files: dict[str, Path], manifest: dict[str, Any]) -> BuiltKernel:
@@ -222,7 +219,7 @@ def _publish(entry: str, files: dict[str, Path], manifest: dict[str, Any], scrat
         os.replace(scratch, folder)
         _sync(folder.parent)
     except OSError as e:
-        raise CacheError(f"cannot publish {folder}: {e}") from e
+        raise CacheError(f"cannot publish {folder}: {e}; {_ELSEWHERE}") from e
     library = Path(os.path.normpath(folder / manifest["library"]))
     return BuiltKernel(manifest["name"], manifest["digest"], library, manifest)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from comfuse import library
 from comfuse.build import packs
 from comfuse.calibrate.probe import Probe
-from comfuse.errors import ComFuseError, DeviceError
+from comfuse.errors import ComFuseError
 from comfuse.generator.emit import emit
 from comfuse.generator.spec import FusedSpec, Major, Space
 from comfuse.library.rows import MAX_ROWS
@@ -23,6 +23,7 @@ from comfuse.timing import Captured, capture, time_interleaved
 _LONG = 8192  # of the library's GEMM: rows, columns, products a sum
 _COPIED = 2**31  # bytes, far more than caches hold
 _TOGETHER = 12  # probes whose tensors are there at once
+_WITHOUT_GPU = "constants are measured where they are used; without a GPU the planner goes by its own"
 
 
 class GpuTimer:
@@ -34,13 +35,9 @@ class GpuTimer:
 
     def __init__(self, rounds: int, say: Callable[[str], object]) -> None:
         """Raises DeviceError: there is no GPU that runs kernels."""
-        why = "there is no CUDA device"
-        if torch.cuda.is_available():
-            why = resolver.unsupported_gpu(torch.cuda.current_device())
-        if why:
-            raise DeviceError("calibrate", "the current GPU", why, "a Hopper GPU, which is to be measured")
+        index = resolver.current_gpu("calibrate", _WITHOUT_GPU)
         self.rounds, self.say = rounds, say
-        self.device = torch.device("cuda", torch.cuda.current_device())
+        self.device = torch.device("cuda", index)
 
     def flops(self) -> float:
         a, b = (torch.randn(_LONG, _LONG, device=self.device).bfloat16() for _ in range(2))

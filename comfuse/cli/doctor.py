@@ -19,7 +19,6 @@ from comfuse.errors import ComFuseError, SettingError, TableError
 from comfuse.library import lookup
 from comfuse.library.manifest import visible_damage
 from comfuse.library.tuned import lookup as tuned
-from comfuse.library.tuned.table import read
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ def _libraries() -> Iterator[Finding]:
 def _tuning() -> Iterator[Finding]:
     for path in tuned.paths():
         try:
-            table = read(path)
+            table = tuned.table(path)
         except TableError as e:
             yield Finding("tuning", str(e), False)
             continue

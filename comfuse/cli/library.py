@@ -119,27 +119,29 @@ def verify(folders: Sequence[Path]) -> None:
 
 
 @library.command("why-not")
-@click.argument("spec", metavar="SPEC|FILE:FUNCTION|PACKAGE")
+@click.argument("spec", metavar="SPEC|FILE:FUNCTION|CATALOG|PACKAGE")
 @click.option("--shapes", metavar="NAME=VALUE ...", help="The function's inputs, as for `comfuse explain`.")
 @click.option("--rows", type=click.IntRange(min=1), help="Their number; all classes if not given.")
 @click.option(
-    "--gpu", help="The GPU, such as h100:114 with 114 SMs; if not given the package's own, else h200."
+    "--gpu",
+    help="The GPU, such as h100:114 with 114 SMs; if not given that of the catalogue or package, else h200.",
 )
 def why_not(spec: str, shapes: str | None, rows: int | None, gpu: str | None) -> None:
     """Say which library has the kernel of a program, or why none does.
 
-    SPEC is the text of a program (or a file with it); a function comes with --shapes.  Of a package of
-    AOTInductor (.pt2), all kernels that it needs; those beside it count.  Exits with 1 if some kernel is in
-    no library.
+    SPEC is the text of a program (or a file with it); a function comes with --shapes.  Of a catalogue (a TOML
+    file, or the name of one that comes with ComFuse), all kernels that it asks for; of a package of
+    AOTInductor (.pt2), all that it needs; those beside it count.  Exits with 1 if some kernel is in no
+    library.
     """
     from comfuse.library import lookup
-    from comfuse.library.rows import classes_on, hints, m_class, served
+    from comfuse.library.rows import classes_on, m_class, served
 
     missing = 0
     wanted = _wanted(spec, shapes, gpu)
     for entry in wanted.entries:
         classes = classes_on(entry.spec, wanted.gpu)
-        asked = entry.rows or hints(entry.spec, wanted.gpu) if rows is None else (m_class(rows, classes),)
+        asked = entry.hints(wanted.gpu) if rows is None else [m_class(rows, classes)]
         for hint in asked:
             low, high = served(hint, classes)
             answers = lookup.why_not(entry.spec, (low, high), wanted.gpu)
@@ -164,6 +166,9 @@ def _wanted(given: str, shapes: str | None, gpu: str | None) -> Catalogue:
         folders.add(kernels_of(path))
         made = package.read(path)
         return catalogue.of_package(replace(made, gpu=gpu or made.gpu))
+    if shapes is None and catalogue.is_named(given):
+        found = catalogue.read(given)
+        return replace(found, gpu=gpu or found.gpu)
     program = _program(given, shapes)
     entry = catalogue.Entry(catalogue.label_of(program), program)
     return catalogue.Catalogue(given, "", gpu or "h200", (entry,))

@@ -8,7 +8,9 @@ import inspect
 import re
 import shlex
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +72,8 @@ def _load_file(path: Path) -> Any:
     sys.modules[module.__name__] = module  # where its dataclasses look for it
     sys.path.insert(0, str(path.parent.resolve()))  # as for `python FILE`
     try:
-        spec.loader.exec_module(module)
+        with _told(path):
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[module.__name__]
         raise
@@ -82,11 +85,32 @@ def _load_file(path: Path) -> Any:
 def _load_module(name: str) -> Any:
     sys.path.insert(0, str(Path.cwd()))
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as e:
-        raise click.BadParameter(f"there is no module {e.name}") from None
+        with _told(name):
+            try:
+                return importlib.import_module(name)
+            except ModuleNotFoundError as e:
+                raise click.BadParameter(f"there is no module {e.name}") from None
     finally:
         sys.path.pop(0)
+
+
+@contextmanager
+def _told(what: Path | str) -> Iterator[None]:
+    """Makes what a module raises while it is loaded a message, with the frames from the module on."""
+    try:
+        yield
+    except click.ClickException:
+        raise
+    except Exception as e:
+        frames = e.__traceback__
+        while frames is not None and _is_import(frames.tb_frame.f_code.co_filename):
+            frames = frames.tb_next
+        said = "".join(traceback.format_exception(type(e), e, frames)).rstrip()
+        raise click.ClickException(f"{what} cannot be loaded:\n{said}") from None
+
+
+def _is_import(file: str) -> bool:
+    return file in (__file__, importlib.__file__) or file.startswith("<frozen importlib")
 
 
 def parse_shapes(function: Callable[..., Any], text: str) -> list[Any]:

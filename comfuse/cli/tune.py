@@ -120,7 +120,7 @@ def _targets(what: str, shapes: str | None, rows: Sequence[int], training: bool,
     from comfuse.tune import targets
 
     if shapes is None:
-        if what.endswith(".toml") or what in catalogue.shipped():
+        if catalogue.is_named(what):
             return _said(what, *targets.of_catalogue(catalogue.read(what), gpu, rows))
         return targets.of_spec(read_spec(what), gpu, rows)
     if rows:

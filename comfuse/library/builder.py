@@ -23,7 +23,7 @@ from comfuse.generator.plan.chain import ChainPlan
 from comfuse.library import abi, manifest
 from comfuse.library.catalogue import Catalogue, Entry
 from comfuse.library.manifest import File, Kernel, Manifest
-from comfuse.library.rows import classes_on, hints, served
+from comfuse.library.rows import classes_on, served
 from comfuse.library.signature import signature
 from comfuse.library.source import source_of
 from comfuse.version import __version__
@@ -168,8 +168,7 @@ def _plans(catalogues: Iterable[Catalogue]) -> tuple[list[_Wanted], list[dict[st
     for catalogue in catalogues:
         for entry in catalogue.entries:
             classes = classes_on(entry.spec, catalogue.gpu)
-            known = hints(entry.spec, catalogue.gpu)
-            for hint in known if entry.rows is None else [h for h in entry.rows if h in known]:
+            for hint in entry.hints(catalogue.gpu):
                 rows = served(hint, classes)
                 try:
                     source = source_of(entry.spec, catalogue.gpu, hint)

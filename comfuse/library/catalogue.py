@@ -41,7 +41,7 @@ from comfuse.generator.spec import FusedSpec, Space
 from comfuse.library import catalogue_values as values
 from comfuse.library import package
 from comfuse.library.package import Package
-from comfuse.library.rows import M_CLASSES, classes_on, m_class
+from comfuse.library.rows import M_CLASSES, classes_on, hints, m_class
 from comfuse.library.signature import signature
 
 SHIPPED = Path(__file__).resolve().parents[1] / "catalogues"
@@ -70,6 +70,11 @@ class Entry:
     spec: FusedSpec | ChainSpec
     rows: tuple[int | None, ...] | None = None
 
+    def hints(self, gpu: str) -> list[int | None]:
+        """The classes of ``rows`` that the program has on a GPU."""
+        known = hints(self.spec, gpu)
+        return [hint for hint in (known if self.rows is None else self.rows) if hint in known]
+
 
 @dataclass(frozen=True)
 class Catalogue:
@@ -84,6 +89,11 @@ class Catalogue:
 def shipped() -> tuple[str, ...]:
     """The names of the catalogues that come with ComFuse."""
     return tuple(sorted(path.stem for path in SHIPPED.glob("*.toml")))
+
+
+def is_named(which: str) -> bool:
+    """Whether this is the name of a catalogue: of a TOML file, or a shipped one's."""
+    return which.endswith(".toml") or which in shipped()
 
 
 def read(which: str) -> Catalogue:

@@ -28,6 +28,7 @@ __all__ = [
     "M_CLASSES",
     "calibrated_gpu",
     "classes_of",
+    "current_gpu",
     "m_class",
     "planner_gpu",
     "reason",
@@ -154,6 +155,21 @@ def unsupported_gpu(device: int) -> str:
         return ""
     name = torch.cuda.get_device_name(device)
     return f"{name} has compute capability {capability[0]}.{capability[1]}; kernels need 9.0 (Hopper)"
+
+
+def current_gpu(op: str, hint: str) -> int:
+    """The index of the current CUDA device, on which kernels can run.
+
+    Raises:
+        DeviceError: they cannot; with ``hint``, what holds without.
+    """
+    why = "none: there is no CUDA device"
+    if torch.cuda.is_available():
+        why = unsupported_gpu(torch.cuda.current_device())
+    if why:
+        allowed = "a Hopper GPU (compute capability 9.0)"
+        raise errors.DeviceError(op, "the current GPU", why, allowed, hint)
+    return torch.cuda.current_device()
 
 
 @lru_cache

@@ -11,7 +11,7 @@ import torch
 from comfuse import fallbacks, library, ops, timing
 from comfuse.build import packs
 from comfuse.build.compile import toolchain
-from comfuse.errors import BuildError, ComFuseError, DeviceError, LaunchError, WrongResultError
+from comfuse.errors import BuildError, ComFuseError, LaunchError, WrongResultError
 from comfuse.generator.emit import emit
 from comfuse.generator.plan import KernelPlan
 from comfuse.generator.spec import FusedSpec
@@ -21,6 +21,8 @@ from comfuse.library.rows import MAX_ROWS
 from comfuse.ops import native, resolver
 from comfuse.tune.problem import Checked, Launch, Problem
 from comfuse.version import __version__
+
+_WITHOUT_GPU = "choices are measured where they are used; without a GPU the cost model chooses"
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class GpuRunner:
             DeviceError: there is no Hopper GPU.
             ToolchainError, JitDisabledError, BuildError, LoadError: the torch binding cannot be had.
         """
-        index = _current_device()
+        index = resolver.current_gpu("tune", _WITHOUT_GPU)
         native.load()
         self._say = say
         self._outcomes: dict[str, packs.BuiltKernel | ComFuseError] = {}
@@ -157,16 +159,3 @@ def _fallen_back() -> dict[tuple[str, str], int]:
     """What was counted so far, without copies of arguments, which cost every plan the same."""
     copies = native.copies()
     return {key: count for key, count in fallbacks.counts().items() if key not in copies}
-
-
-def _current_device() -> int:
-    """Raises DeviceError if there is no Hopper GPU."""
-    allowed = "a Hopper GPU (compute capability 9.0)"
-    hint = "choices are measured where they are used; without a GPU the cost model chooses"
-    if not torch.cuda.is_available():
-        raise DeviceError("tune", "the device", "none: there is no CUDA device", allowed, hint)
-    index = torch.cuda.current_device()
-    reason = resolver.unsupported_gpu(index)
-    if reason:
-        raise DeviceError("tune", "the device", reason, allowed, hint)
-    return index

@@ -80,7 +80,7 @@ def of_catalogue(catalogue: Catalogue, gpu: str, rows: Sequence[int] = ()) -> tu
         if isinstance(entry.spec, ChainSpec):
             left_out.append(f"{entry.label}: a chain: {_CHAINS}")
             continue
-        wanted = rows or [_example(hint) for hint in entry.rows or hints(entry.spec, gpu)]
+        wanted = rows or [_example(hint) for hint in entry.hints(gpu)]
         found += of_spec(entry.spec, gpu, wanted, entry.label)
     return _distinct(found, gpu), left_out
 

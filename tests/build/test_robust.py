@@ -197,7 +197,7 @@ def test_a_cache_that_fills_while_publishing(
 
     with monkeypatch.context() as patch:
         patch.setattr(cache.shutil, "copy2", full)
-        with pytest.raises(CacheError, match=r"cannot publish .*No space left on device"):
+        with pytest.raises(CacheError, match=r"cannot publish .*No space left on device; make room, or set"):
             build(SOURCE)
     assert find_built(SOURCE) is None
     assert not any((cache_dir / "building").iterdir())

@@ -15,6 +15,7 @@ from comfuse.calibration import Calibration
 from comfuse.cli.doctor import findings
 from comfuse.errors import CalibrationError, PlanError
 from comfuse.generator import catalog
+from comfuse.generator.emit import emit
 from comfuse.generator.plan import plan
 from comfuse.generator.plan.gpus import find
 from comfuse.generator.spec import DType
@@ -148,5 +149,12 @@ def test_the_command_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, folder: Path) 
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     result = CliRunner().invoke(cli.main, ["calibrate"])
     assert result.exit_code == 1
-    assert "there is no CUDA device; allowed: a Hopper GPU" in result.output
+    assert "the current GPU is none: there is no CUDA device; allowed: a Hopper GPU" in result.output
+    assert "without a GPU the planner goes by its own" in result.output
     assert not list(folder.iterdir())
+
+
+def test_the_number_of_kernels_that_is_said() -> None:
+    kernels = {emit(probe.plan).name for probe in probes(find("h200"))}
+    assert 25 < len(kernels) < 35
+    assert "some thirty small kernels" in CliRunner().invoke(cli.main, ["calibrate", "--help"]).output

@@ -156,6 +156,36 @@ def test_bad_input(target, shapes, message):
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("def f(x:\n", ["SyntaxError: "]),
+        ("def g():\n    return missing\ng()\n", ["line 3, in <module>", "line 2, in g", "NameError: "]),
+        ("import no_such_module\n", ["line 1, in <module>", "ModuleNotFoundError: "]),
+    ],
+)
+@pytest.mark.parametrize("command", [["explain"], ["emit"], ["tune", "--dry-run"]])
+def test_a_file_that_cannot_be_loaded(tmp_path, command, text, said):
+    file = tmp_path / "broken.py"
+    file.write_text(text)
+    result = invoke(*command, f"{file}:f", "--shapes", "x=bf16[8,8]")
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert result.output.startswith(f"Error: {file} cannot be loaded:\n")
+    assert str(file) in result.output.split("\n", 1)[1]
+    assert all(part in result.output for part in said)
+    assert len(result.output.splitlines()) < 12
+
+
+def test_a_module_that_cannot_be_loaded(tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    result = invoke("explain", "broken_module:f", "--shapes", "x=bf16[8,8]")
+    assert result.output.startswith("Error: broken_module cannot be loaded:\n")
+    assert "ZeroDivisionError" in result.output
+    assert "importlib" not in result.output
+
+
 def test_a_file_with_dataclasses(tmp_path):
     """Those look for their module, where annotations are strings."""
     from comfuse.cli.target import load_function

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from comfuse import explain
+from comfuse.errors import ArgumentError
 from comfuse.generator.builder import SpecBuilder
 from comfuse.generator.catalog import chains
 from comfuse.generator.chain import ChainSpec
@@ -16,6 +17,12 @@ BF16, FP32 = DType.BF16, DType.FP32
 
 def text(spec: FusedSpec | ChainSpec, m: int = 8192) -> list[str]:
     return [line.strip() for line in str(explain(spec, m)).split("\n")]
+
+
+@pytest.mark.parametrize("keywords", [{}, {"training": True}])
+def test_what_is_no_program_is_an_error(keywords):
+    with pytest.raises(ArgumentError, match="explain: program is of type int; allowed: a function, a"):
+        explain(3, **keywords)
 
 
 def test_tails_say_who_stores_what():

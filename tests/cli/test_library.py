@@ -156,6 +156,25 @@ def test_why_not(folder: Path, tmp_path: Path) -> None:
     assert "it has not this program" in result.output
 
 
+def test_why_not_of_a_catalogue(folder: Path, toml: Path) -> None:
+    result = invoke("library", "why-not", str(toml))
+    assert result.exit_code == 0, result.output
+    assert result.output.count(f"{folder}: has it") == 2
+    toml.write_text(TOML + 'program = "colsum"\n'.join(TOML.split('program = "linear"\n')))
+    result = invoke("library", "why-not", str(toml))
+    assert result.exit_code == 1
+    assert result.output.count("it has not this program") == 2
+    assert invoke("library", "why-not", str(toml), "--gpu", "a100").exit_code == 1
+
+
+def test_why_not_of_what_is_no_program(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("notes")
+    result = invoke("library", "why-not", str(file))
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: spec: not the text of a program, which is JSON: ")
+
+
 def test_why_not_for_a_gpu_that_nobody_knows(folder: Path) -> None:
     result = invoke("library", "why-not", small().entries[0].spec.text(), "--gpu", "a100")
     assert result.exit_code == 1

@@ -154,6 +154,17 @@ def test_a_damaged_table_is_told_before_anything_is_compiled(tmp_path: Path, gpu
     assert not gpu.built
 
 
+def test_doctor_says_that_a_table_is_not_there(
+    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from comfuse.cli.doctor import findings
+
+    monkeypatch.setenv("COMFUSE_TUNED", str(tmp_path / "none.json"))
+    (found,) = [f for f in findings() if f.what == "tuning" and "none.json" in f.found]
+    assert found.ok is False
+    assert found.found.endswith("COMFUSE_TUNED has to name tables")
+
+
 def test_doctor_shows_the_tables(tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from comfuse.library.tuned import lookup
     from comfuse.library.tuned.table import update

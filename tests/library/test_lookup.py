@@ -354,7 +354,7 @@ class TestBuilding:
         before = {path: path.read_bytes() for path in folder.iterdir()}
         odd = catalogue.parse("odd", {"kernel": [{"program": "linear", **table}]})
         if error is CatalogueError:
-            monkeypatch.setattr(builder, "hints", lambda spec, gpu: (None,))  # those of another GPU
+            monkeypatch.setattr(catalogue, "hints", lambda spec, gpu: (None,))  # those of another GPU
         with pytest.raises(error, match=said):
             builder.build_library([odd], folder)
         assert {path: path.read_bytes() for path in folder.iterdir()} == before

@@ -51,7 +51,7 @@ class Binding:
 @pytest.fixture
 def binding(monkeypatch: pytest.MonkeyPatch) -> Binding:
     fake = Binding()
-    monkeypatch.setattr(module, "_current_device", lambda: 0)
+    monkeypatch.setattr(resolver, "current_gpu", lambda op, hint: 0)
     library = SimpleNamespace(comfuse_copies=lambda slot: 0, comfuse_reset_copies=lambda: None)
     monkeypatch.setattr(native, "load", lambda: library)
     monkeypatch.setattr(native, "register_program", fake.programs.append)
@@ -138,5 +138,5 @@ def test_another_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(resolver, "unsupported_gpu", lambda index: "B200 has compute capability 10.0")
-    with pytest.raises(DeviceError, match=r"the device is B200 .* allowed: a Hopper GPU"):
+    with pytest.raises(DeviceError, match=r"the current GPU is B200 .* allowed: a Hopper GPU"):
         GpuRunner()

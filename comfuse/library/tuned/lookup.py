@@ -45,7 +45,7 @@ def tables() -> list[tuple[Path, Table]]:
     Raises:
         TableError: one is damaged, or ``COMFUSE_TUNED`` names what is not there.
     """
-    return [(path, _table(path)) for path in paths()]
+    return [(path, table(path)) for path in paths()]
 
 
 def entries(spec: FusedSpec, gpu: str, m: int | None) -> Iterator[tuple[Path, Entry]]:
@@ -55,10 +55,10 @@ def entries(spec: FusedSpec, gpu: str, m: int | None) -> Iterator[tuple[Path, En
         SpecError: the spec is malformed.
         TableError: as :func:`tables`.
     """
-    for path, table in tables():
-        if table.unfit:
-            stale(path, table.unfit)
-        known = table.by_program.get((signature(spec), gpu)) if table.entries else None
+    for path, one in tables():
+        if one.unfit:
+            stale(path, one.unfit)
+        known = one.by_program.get((signature(spec), gpu)) if one.entries else None
         if known:
             rows = None if m is None else m_class(m, classes_on(spec, gpu))
             yield from ((path, entry) for entry in known if entry.rows == rows)
@@ -84,7 +84,8 @@ def identity() -> list[str]:
     return ["off"] if settings.tuned() is None else [hash_file(path) for path, _ in tables()]
 
 
-def _table(path: Path) -> Table:
+def table(path: Path) -> Table:
+    """The table in a file.  Read again when it changes.  Raises TableError as :func:`tables`."""
     try:
         stat = path.stat()
     except OSError as e:
