@@ -221,12 +221,16 @@ def _compile(
 
 
 def manifest_of(source: Source) -> dict[str, Any]:
-    """What a manifest says of a kernel before it is compiled: its name, spec and plan."""
+    """What a manifest says of a kernel before it is compiled: its name, spec and plan, and which headers make
+    it one of this version (:mod:`comfuse.build.prune`).
+    """
     plan = source.plan
     return {
         "name": source.name,
         "spec": plan.spec.text() if plan is not None else None,
         "plan": {fact: getattr(plan, fact) for fact in _PLAN_FACTS if hasattr(plan, fact)},
+        "includes": headers.direct(source.text),
+        "headers": headers.digest(source.text),
     }
 
 

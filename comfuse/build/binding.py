@@ -44,7 +44,7 @@ def find_binding() -> Path | None:
     for folder in (prebuilt.parent, *library_folders()):
         if (folder / prebuilt.name).is_file():
             return folder / prebuilt.name
-    found = cache.find(_entry())
+    found = cache.find(entry())
     return found.path if found is not None else None
 
 
@@ -66,11 +66,11 @@ def build_binding(tick: Callable[[], None] | None = None) -> Path:
         raise JitDisabledError("ComFuse's torch binding")
     find_cxx()
     tick = tick or _nothing
-    with cache.locked(_entry(), tick):
-        built = cache.find(_entry())
+    with cache.locked(entry(), tick):
+        built = cache.find(entry())
         if built is None:
             _LOGGER.info("building the torch binding, once for this version of torch")
-            with cache.private_folder(_entry()) as folder, cache.told_where("the torch binding", folder):
+            with cache.private_folder(entry()) as folder, cache.told_where("the torch binding", folder):
                 built = _publish(folder, compile_into(folder, tick))
     return built.path
 
@@ -86,10 +86,10 @@ def compile_into(folder: Path, tick: Callable[[], None]) -> Path:
 
 def _publish(folder: Path, library: Path) -> BuiltKernel:
     manifest = {"name": NAME, "library": f"{NAME}.so", "torch": _torch_version(), "built": time.time()}
-    return cache.publish(_entry(), {f"{NAME}.so": library, "build.log": folder / "build.log"}, manifest)
+    return cache.publish(entry(), {f"{NAME}.so": library, "build.log": folder / "build.log"}, manifest)
 
 
-def _entry() -> str:
+def entry() -> str:
     return f"{NAME}-{source_digest()}-{cache.hash_text(_torch_version())[:8]}"
 
 

@@ -9,6 +9,7 @@
 
 An entry appears by one atomic rename, complete or not at all.  A lock belongs to a process and goes with it,
 so a killed builder leaves at most a folder below ``building``, which the next holder of its lock deletes.
+Nothing else goes by itself: :mod:`comfuse.build.prune`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from comfuse.errors import CacheError
 
 _LOGGER = logging.getLogger("comfuse")
 MANIFEST = "manifest.json"
+_STAMP_SECONDS = 86400.0
 _ELSEWHERE = "make room, or set COMFUSE_CACHE_DIR to another folder"
 
 
@@ -71,6 +73,10 @@ def entry_path(entry: str) -> Path:
     return settings.cache_dir() / "kernels" / entry
 
 
+def lock_path(entry: str) -> Path:
+    return settings.cache_dir() / "locks" / f"{entry}.lock"
+
+
 def find(entry: str) -> BuiltKernel | None:
     """The entry if it is there and intact.  One that is damaged is moved away and reported, once.
 
@@ -80,6 +86,7 @@ def find(entry: str) -> BuiltKernel | None:
     folder = entry_path(entry)
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
+        _stamp(folder / MANIFEST)
         library = Path(os.path.normpath(folder / manifest["library"]))  # that of a pack is in another entry
         digest = hash_file(library)
         if digest != manifest["digest"]:
@@ -93,6 +100,13 @@ def find(entry: str) -> BuiltKernel | None:
         reason = str(e)
     _quarantine(folder, reason)
     return None
+
+
+def _stamp(manifest: Path) -> None:
+    """Notes in the time of a manifest, once a day, that its entry is used."""
+    with suppress(OSError):  # the cache may be read-only
+        if time.time() - manifest.stat().st_mtime > _STAMP_SECONDS:
+            os.utime(manifest)
 
 
 def find_any(prefix: str) -> BuiltKernel | None:
@@ -124,7 +138,7 @@ def locked(entry: str, waiting: Callable[[], None]) -> Iterator[None]:
     Raises:
         CacheError: the cache is not writable, or the lock was not free within ``COMFUSE_BUILD_TIMEOUT``.
     """
-    path = settings.cache_dir() / "locks" / f"{entry}.lock"
+    path = lock_path(entry)
     limit = settings.build_timeout()
     deadline = time.monotonic() + limit
     try:

@@ -28,6 +28,11 @@ def included(text: str, folder: Path | None = None) -> tuple[Path, ...]:
     return tuple(sorted(found))
 
 
+def direct(text: str) -> list[str]:
+    """The names of our headers that ``text`` itself includes, sorted."""
+    return sorted({header.relative_to(INCLUDE_DIR).as_posix() for header in _direct(text, None)})
+
+
 def digest(text: str) -> str:
     """SHA-256 over the names and contents of the headers that ``text`` includes."""
     total = hashlib.sha256()

@@ -19,6 +19,7 @@ from comfuse.build.progress import Display, Progress
 from comfuse.errors import BuildError, ComFuseError
 
 _LOGGER = logging.getLogger("comfuse")
+PREFIX = "cf_pack_"  # of the names of packs
 LARGEST = 8  # kernels of a pack: more would leave processors idle at the end
 _BYTES_A_PACK = 2e9  # of memory, while it is compiled
 _PREAMBLE = re.compile(r"(#include <comfuse/sm90/fused_(?:gemm|chain).hpp>\n)\n*namespace cf = comfuse;\n")
@@ -43,7 +44,7 @@ def combined(sources: Sequence[Source]) -> Pack:
             raise ValueError(f"{source.name} does not begin as kernels do")
         bodies.append(f"namespace pack{i} {{\n{body}}}  // namespace pack{i}\n")
     text = "".join(sorted(includes)) + "\nnamespace cf = comfuse;\n\n" + "\n".join(bodies)
-    return Pack(f"cf_pack_{cache.hash_text(text)[:12]}", text)
+    return Pack(f"{PREFIX}{cache.hash_text(text)[:12]}", text)
 
 
 def build_all(

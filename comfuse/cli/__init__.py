@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 import comfuse
+from comfuse.cli.cache import cache
 from comfuse.cli.calibrate import calibrate
 from comfuse.cli.library import build_library, library
 from comfuse.cli.tune import tune
@@ -171,6 +172,7 @@ def _said(path: Path) -> Iterator[None]:
 
 
 main.add_command(calibrate)
+main.add_command(cache)
 main.add_command(build_library)
 main.add_command(library)
 main.add_command(tune)
