@@ -1,4 +1,6 @@
-"""Every ``COMFUSE_*`` environment variable, typed, in one table.
+"""Every ``COMFUSE_*`` environment variable that is read at run time, typed, in one table.
+
+``COMFUSE_BINDING`` and ``COMFUSE_PREBUILD`` are the install's: setup.py reads them.
 
 A variable is read when it is asked for, so that a program or a test may set it at any time.  A value that
 cannot be read raises :class:`comfuse.errors.SettingError`, which lists what is allowed.

@@ -25,6 +25,13 @@ def test_its_python_runs():
     assert names["source"].text.startswith(f"// {names['source'].name}")
 
 
+def test_it_names_the_variables_of_the_install():
+    names = set(re.findall(r"COMFUSE_[A-Z]+", (ROOT / "setup.py").read_text()))
+    assert names == {"COMFUSE_BINDING", "COMFUSE_PREBUILD"}
+    assert names.issubset(re.findall(r"COMFUSE_[A-Z]+", README))
+    assert names.issubset(re.findall(r"COMFUSE_[A-Z]+", str(settings.__doc__)))
+
+
 def test_its_catalogue_can_be_built():
     (text,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
     entries = catalogue.parse("readme", tomllib.loads(text)).entries

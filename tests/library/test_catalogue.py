@@ -6,7 +6,7 @@ import itertools
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from comfuse.errors import CatalogueError
 from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.spec import DType, Major
-from comfuse.library import builder, catalogue, rows
+from comfuse.library import builder, catalogue, catalogue_values, rows
 from comfuse.library.signature import signature
 from comfuse.ops import resolver
 
@@ -231,6 +231,15 @@ def test_an_argument_that_is_a_list() -> None:
 def test_sizes_are_those_of_the_function() -> None:
     (entry,) = entries(program="middle_gradient", shapes=[[128, 64, 32]], b0="same", activation="relu")
     assert entry.spec == catalog.middle_gradient(128, 64, 32, BF16, b0=BF16, activation="relu")
+
+
+@pytest.mark.parametrize("name", catalogue._PROGRAMS)
+def test_all_arguments_have_types_that_a_catalogue_knows(name: str) -> None:
+    hints = get_type_hints(getattr(catalog, name))
+    sizes = list(hints)[: catalogue._PROGRAMS[name]]
+    for key in set(hints).difference(sizes, ("dtype", "layouts", "return")):
+        with pytest.raises(ValueError, match=f"{key} is .*; allowed: "):
+            catalogue_values.argument(key, object(), BF16, hints[key])
 
 
 def test_an_argument_that_is_a_layout() -> None:
