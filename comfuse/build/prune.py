@@ -34,7 +34,7 @@ class Item:
     """Something in the cache.
 
     Attributes:
-        kind: ``"kernel"``, ``"killed build"``, ``"failed build"``, ``"damaged entry"`` or ``"lock"``.
+        kind: ``"kernel"``, ``"killed build"``, ``"failed build"`` or ``"damaged entry"``.
         path: its folder or file.
         bytes: what it takes on the disk.
         used: when it was last asked for, to a day, or made; in seconds since the epoch.
@@ -54,7 +54,7 @@ class Item:
 
 
 def items() -> list[Item]:
-    """All that the cache holds.  Starts no compiler."""
+    """All that the cache holds, but for its locks, which are empty files.  Starts no compiler."""
     tools = _tools()
     found = []
     for folder in _folders("kernels"):
@@ -65,7 +65,6 @@ def items() -> list[Item]:
     ):  # fmt: skip
         # A build that is under way holds its lock, which is looked at when it would be removed.
         found += [_item(kind, folder) for folder in _folders(room)]
-    found += [_item("lock", lock) for lock in sorted((settings.cache_dir() / "locks").glob("*.lock"))]
     return found
 
 
@@ -80,11 +79,7 @@ def removable(days: float) -> list[Item]:
     # What names a pack goes before it.
     going.sort(key=lambda item: _library(item.path) in (None, item.path))
     going += [i for i in there if i.kind in ("failed build", "damaged entry") and i.days >= days]
-    going += [i for i in there if i.kind == "killed build" and not _is_locked(_entry_of(i))]
-    kept = {i.path.name for i in there if i.kind == "kernel" and i.path not in gone}
-    return going + [
-        i for i in there if i.kind == "lock" and i.path.stem not in kept and not _is_locked(i.path.stem)
-    ]
+    return going + [i for i in there if i.kind == "killed build" and not _is_locked(_entry_of(i))]
 
 
 def remove(item: Item) -> bool:
@@ -100,9 +95,7 @@ def remove(item: Item) -> bool:
         with _if_free(_entry_of(item)) as free:
             if not free or (item.kind == "kernel" and _is_asked_for(item)):
                 return False
-            if item.kind == "lock":
-                item.path.unlink()
-            elif item.kind == "killed build":
+            if item.kind == "killed build":
                 shutil.rmtree(item.path)
             else:
                 _discard(item.path)
@@ -161,7 +154,7 @@ def _entry_of(item: Item) -> str:
     """The entry whose lock is about an item."""
     if item.kind == "killed build":
         return item.path.name.rpartition(".")[0]
-    return item.path.stem if item.kind == "lock" else item.path.name
+    return item.path.name
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

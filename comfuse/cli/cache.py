@@ -59,9 +59,8 @@ def prune(days: float, dry_run: bool) -> None:
     going = removable(days)
     gone = [item for item in going if dry_run or remove(item)]
     for item in gone:
-        if item.kind != "lock":
-            click.echo(f"{'would remove' if dry_run else 'removed'} {_kind(item)} {_line(item)}")
-    said = f"{len(gone)} files and folders, {_size(gone)}"
+        click.echo(f"{'would remove' if dry_run else 'removed'} {_kind(item)} {_line(item)}")
+    said = f"{len(gone)} folders, {_size(gone)}"
     click.echo(f"{settings.cache_dir()}: {said}{' would go' if dry_run else ' removed'}")
     if len(gone) < len(going):
         click.echo(f"{len(going) - len(gone)} stay: in use, or used meanwhile")

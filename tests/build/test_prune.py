@@ -57,9 +57,8 @@ def age(folder: Path, days: float) -> Path:
 
 
 def pruned(days: float = 30) -> set[str]:
-    """What was removed, but for locks."""
-    going = prune.removable(days)
-    return {item.path.name for item in going if prune.remove(item) and item.kind != "lock"}
+    """What was removed."""
+    return {item.path.name for item in prune.removable(days) if prune.remove(item)}
 
 
 @contextmanager
@@ -85,8 +84,6 @@ def test_what_is_of_another_version_and_was_not_used_for_long_goes(cache_dir: Pa
     assert pruned() == {"cf_old-0-0"}
     assert pruned() == set()
     assert {path.name for path in (cache_dir / "kernels").iterdir()} == {"cf_current-0-0", "cf_fresh-0-0"}
-    locks = {path.stem for path in (cache_dir / "locks").iterdir()}
-    assert locks == {"cf_current-0-0", "cf_fresh-0-0"}
     assert not any((cache_dir / "building").iterdir())
     assert pruned(0) == {"cf_fresh-0-0"}
 
@@ -189,7 +186,7 @@ def test_a_cache_that_cannot_be_written(cache_dir: Path, monkeypatch: pytest.Mon
         raise OSError(errno.EROFS, "Read-only file system")
 
     publish("cf_old-0-0", days=31, current=False)
-    (item, _) = prune.removable(30)
+    (item,) = prune.removable(30)
     monkeypatch.setattr(prune.os, "replace", read_only)
     with pytest.raises(CacheError, match=r"cannot remove .*cf_old-0-0: .*Read-only file system"):
         prune.remove(item)

@@ -37,15 +37,15 @@ def test_list(filled: Path) -> None:
 def test_prune(filled: Path) -> None:
     result = invoke("prune", "--dry-run")
     assert "would remove kernel of another version cf_old-0-0: 0.0 MiB, 40 days\n" in result.output
-    assert result.output.endswith("2 files and folders, 0.0 MiB would go\n")
+    assert result.output.endswith("1 folders, 0.0 MiB would go\n")
     assert (filled / "kernels" / "cf_old-0-0").is_dir()
-    assert "0 files" in invoke("prune", "--days", "50").output
+    assert "0 folders" in invoke("prune", "--days", "50").output
     result = invoke("prune")
     assert "removed kernel of another version cf_old-0-0: 0.0 MiB, 40 days\n" in result.output
     assert [path.name for path in (filled / "kernels").iterdir()] == ["cf_current-0-0"]
-    assert "0 files and folders, 0.0 MiB removed" in invoke("prune").output
+    assert "0 folders, 0.0 MiB removed" in invoke("prune").output
 
 
 def test_what_is_used_meanwhile_stays(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prune, "remove", lambda item: False)
-    assert "2 stay: in use, or used meanwhile\n" in invoke("prune").output
+    assert "1 stay: in use, or used meanwhile\n" in invoke("prune").output
