@@ -13,21 +13,20 @@ Level = tuple[int, int]
 
 
 def factor(spec: FusedSpec, major: Major, t: Tensor) -> abi.Tensor:
-    """A (..., K) or a B (N, K); batched, with a batch before or shared."""
-    batched = spec.batched and t.dim() == 3
+    """A (..., K) or a B (N, K); batched, with one or two dimensions of batches before, or shared."""
+    first = t.dim() - 2 if spec.batched else 0
     columns = (t.shape[-1], t.stride(-1))
-    (rows,) = _levels(t, range(int(batched), t.dim() - 1), 1)
+    (rows,) = _levels(t, range(first, t.dim() - 1), 1)
     far = rows if major is Major.K else columns
     near = columns if major is Major.K else rows
     stride = far[1] if far[0] > 1 else -(-near[0] // 8) * 8
-    return _tensor(t, stride=stride, batch_stride=_step(t) if batched else 0)
+    return _tensor(t, stride=stride, **_batches(t, first))
 
 
 def operand(spec: FusedSpec, space: Space, t: Tensor, m: int) -> abi.Tensor:
     """A tile (..., N), a row vector (N,) or a column vector (..., 1) of ``m`` rows; batched as a factor."""
     if space is Space.ROW:
-        batched = spec.batched and t.dim() > 1
-        return _tensor(t, stride=t.stride(-1), batch_stride=_step(t) if batched else 0)
+        return _tensor(t, stride=t.stride(-1), **_batches(t, t.dim() // 2 if spec.batched else 0))
     if space is Space.COLUMN:
         t = t[..., None] if t.shape[-1] != 1 or (spec.batched and t.dim() == 2 and m == 1) else t
     return _rows(spec, t, range(t.dim() - 1), [t.dim() - 1])
@@ -48,19 +47,20 @@ def output(spec: FusedSpec, index: int, t: Tensor) -> abi.Tensor:
     return _rows(spec, t, [i for i in range(last) if i not in columns], columns)
 
 
-def _step(t: Tensor) -> int:
-    """From batch to batch."""
-    return t.stride(0) if t.shape[0] > 1 else 0
+def _batches(t: Tensor, dims: int) -> dict[str, int]:
+    """Of the batches, which are the first ``dims`` dimensions; of none, of one that all share."""
+    (period, stride), (_, outer) = _levels(t, range(dims), 2)
+    return {"batch_period": period, "batch_stride": stride, "batch_outer": outer}
 
 
 def _rows(spec: FusedSpec, t: Tensor, rows: range | list[int], columns: list[int]) -> abi.Tensor:
-    batched = spec.batched and len(rows) == 2
-    row = _levels(t, list(rows)[int(batched) :], 2)
+    first = len(rows) - 1 if spec.batched else 0
+    row = _levels(t, list(rows)[first:], 2)
     column = _levels(t, columns, 2)
     return _tensor(
         t,
         stride=row[0][1] if row[0][0] > 1 else -(-spec.n // 16) * 16,
-        batch_stride=_step(t) if batched else 0,
+        **_batches(t, first),
         row_period=row[0][0],
         row_outer=row[1][1],
         column_stride=column[0][1] if column[0][0] > 1 else 1,
@@ -86,4 +86,4 @@ def _levels(t: Tensor, dims: range | list[int], count: int) -> list[Level]:
 
 
 def _tensor(t: Tensor, **fields: int) -> abi.Tensor:
-    return abi.Tensor(data=t.data_ptr(), **{"row_period": 1, "column_period": 1, **fields})
+    return abi.Tensor(data=t.data_ptr(), **{"batch_period": 1, "row_period": 1, "column_period": 1, **fields})

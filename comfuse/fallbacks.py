@@ -17,6 +17,7 @@ from comfuse.errors import FallbackError
 _LOGGER = logging.getLogger("comfuse")
 _LOCK = threading.Lock()
 _COUNTS: Counter[tuple[str, str]] = Counter()
+_NOTED: Counter[tuple[str, str]] = Counter()
 _SOURCES: list[tuple[Callable[[], Mapping[tuple[str, str], int]], Callable[[], None]]] = []
 
 
@@ -35,10 +36,15 @@ def record(where: str, reason: str) -> None:
         _LOGGER.warning("%s: not fused: %s", where, reason)
 
 
+def note(where: str, what: str) -> None:
+    """Counts what ``where`` did beside its kernel, such as a copy; neither logged nor an error."""
+    _NOTED[where, what] += 1
+
+
 def counts() -> dict[tuple[str, str], int]:
     """How often each (where, reason) happened in this process since the last :func:`reset`."""
     with _LOCK:
-        total = Counter(_COUNTS)
+        total = _COUNTS + _NOTED
     for read, _ in _SOURCES:
         total.update(read())
     return {key: number for key, number in total.items() if number}
@@ -48,6 +54,7 @@ def reset() -> None:
     """Forgets all counts; the next fallback of each kind is logged again."""
     with _LOCK:
         _COUNTS.clear()
+        _NOTED.clear()
     for _, clear in _SOURCES:
         clear()
 

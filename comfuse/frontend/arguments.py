@@ -5,7 +5,6 @@ All of it is done on strides where strides can say it.  A copy is counted (:mod:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,19 +18,10 @@ from comfuse.frontend.axes import Atom, Axis, Shape
 from comfuse.frontend.views import Picked
 from comfuse.generator.spec import Major
 
-_COPIES: Counter[tuple[str, str]] = Counter()
-
-
-def _copies() -> dict[tuple[str, str], int]:
-    return dict(_COPIES)
-
-
-fallbacks.add_source(_copies, _COPIES.clear)
-
 
 def count_copy(name: str, reason: str) -> None:
     """Counts a copy beside the kernel."""
-    _COPIES["comfuse.fuse", f"{name} copied: {reason}"] += 1
+    fallbacks.note("comfuse.fuse", f"{name} copied: {reason}")
 
 
 @dataclass(frozen=True)
@@ -64,6 +54,10 @@ class Arrangement:
             and self.repeated == self.expanded
             and self.order == tuple(range(len(self.order)))
         )
+
+    def is_of_two_levels(self, batched: bool) -> bool:
+        """Whether the result is (outer, inner, M, N): what varies over a part of a program's batches."""
+        return batched and len(self.shape) == 4
 
     def strided(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor before its dimensions are merged into those of the result; never a copy."""
@@ -122,7 +116,7 @@ _remembered_strides = lru_cache(maxsize=4096)(_view_strides)
 
 def converted(tensor: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
     """A factor in the dtype of the product, as autocast converts it."""
-    _COPIES["comfuse.fuse", f"{name} converted from {tensor.dtype} to {dtype} before the kernel"] += 1
+    fallbacks.note("comfuse.fuse", f"{name} converted from {tensor.dtype} to {dtype} before the kernel")
     return tensor.to(dtype)
 
 

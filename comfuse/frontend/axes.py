@@ -105,6 +105,26 @@ def gaps(atoms: Sequence[Atom], size: int) -> list[Atom] | None:
     return found
 
 
+def batches_and_rows(rows: Sequence[Atom], m: int) -> tuple[Dim, Dim]:
+    """Walks along the rows of batches of ``m`` rows, by falling stride: among the batches, whose strides then
+    count batches, and within one of them.
+    """
+    cut = split_at([(atom,) for atom in rows], Axis.ROWS, m)
+    batches = [Atom(atom.axis, atom.stride // m, atom.size) for atom in cut if atom.stride % m == 0]
+    return joined(batches), joined(atom for atom in cut if atom.stride % m)
+
+
+def levels(walk: Sequence[Atom], size: int) -> tuple[int, int] | None:
+    """The sizes of the outer and the inner part of an axis of ``size``, of which a walk, by falling stride,
+    repeats one, both or none; (1, size) where it is all of the axis.  None if there is no such cut.
+    """
+    missing = gaps(walk, size)
+    if missing is None or len(walk) + len(missing) > 2:
+        return None
+    inner = next(atom.size for atom in (*walk, *missing, Atom(None, 1, 1)) if atom.stride == 1)
+    return size // max(inner, 1), inner
+
+
 def reshaped(layout: Layout, shape: Sequence[int]) -> Layout | None:
     """The same elements in the same order as a tensor of another shape.
 
@@ -170,7 +190,7 @@ def same_strides(strides: Sequence[int], others: Sequence[int], shape: Sequence[
     return all(a == b or size == 1 for a, b, size in zip(strides, others, shape, strict=True))
 
 
-def split_at(layout: Layout, axis: Axis, stride: int) -> list[Atom]:
+def split_at(layout: Iterable[Dim], axis: Axis, stride: int) -> list[Atom]:
     """All atoms in order, those of ``axis`` that reach over ``stride`` cut in two there."""
     result = []
     for dim in layout:

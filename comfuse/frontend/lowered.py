@@ -187,16 +187,19 @@ class Lowered:
         count = self.rows.count
         if operand.space is Space.ROW:
             return arrange(operand.dims, [(Axis.COLUMNS, n)], (n,))
+        lead, levels = self.lead_shape, None
+        if self.batched and count > 0:
+            rows = axes.atoms_along([dim.walk for dim in operand.dims], Axis.ROWS)
+            batches, _ = axes.batches_and_rows(rows, self.m)
+            if not batches and operand.space is Space.TILE:
+                return arrange(operand.dims, [(Axis.ROWS, self.m), (Axis.COLUMNS, n)], (self.m, n))
+            if batches and axes.gaps(batches, self.batch):  # it varies over a part of them
+                levels = axes.levels(batches, self.batch)
+        if levels is not None:
+            lead = (*levels, self.m)
         if operand.space is Space.COLUMN:
-            return arrange(operand.dims, [(Axis.ROWS, count)], self.lead_shape)
-        shared = self.batched and not self._is_batched(operand)
-        if shared:
-            return arrange(operand.dims, [(Axis.ROWS, self.m), (Axis.COLUMNS, n)], (self.m, n))
-        return arrange(operand.dims, [(Axis.ROWS, count), (Axis.COLUMNS, n)], (*self.lead_shape, n))
-
-    def _is_batched(self, operand: OperandRead) -> bool:
-        atoms = axes.atoms_along([dim.walk for dim in operand.dims], Axis.ROWS)
-        return any(atom.stride * atom.size > self.m for atom in atoms)
+            return arrange(operand.dims, [(Axis.ROWS, count)], lead if levels is None else (*lead, 1))
+        return arrange(operand.dims, [(Axis.ROWS, count), (Axis.COLUMNS, n)], (*lead, n))
 
     # --- how results lie in outputs -----------------------------------------------------------------
 

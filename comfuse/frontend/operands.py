@@ -85,16 +85,32 @@ class Operands:
         if not missing:
             return False
         if products.batch > 1:
-            batch, row = axes.Atom(Axis.ROWS, products.m, products.batch), axes.Atom(Axis.ROWS, 1, products.m)
-            if own in ((row,), (batch,)):
-                return own == (batch,)
-        elif len(own) + len(missing) <= 2:
+            return self._repeats_in_batches(node, rows, user)
+        if len(own) + len(missing) <= 2:
             return True
         raise refuse(
             user,
             f"its input {name_of(node)} repeats over the rows on more than two levels; expand it before "
             "the call",
         )
+
+    def _repeats_in_batches(self, node: torch.fx.Node, rows: list[axes.Atom], user: torch.fx.Node) -> bool:
+        """Whether a tile is the same for all rows of each batch."""
+        products = self._emitter.products
+        batches, own = axes.batches_and_rows(rows, products.m)
+        if own and not axes.is_whole(own, products.m):
+            raise refuse(
+                user,
+                f"its input {name_of(node)} varies over a part of the {products.m} rows of each batch; "
+                "expand it to all of them before the call",
+            )
+        if axes.levels(batches, products.batch) is None:
+            raise refuse(
+                user,
+                f"its input {name_of(node)} varies over a part of the {products.batch} batches in a way that "
+                "two strides do not walk; expand it before the call",
+            )
+        return not own and products.m > 1
 
     def _one_number(self, node: torch.fx.Node, frame: Frame, user: torch.fx.Node) -> Space:
         """A tensor of one element: a run-time scalar if the host has it, and else a vector of repeats."""

@@ -135,7 +135,7 @@ def _other_rows(symbolic: Symbolic, lowered: Lowered, more: int) -> Rows | None:
     widths = {link.spec.n for link in lowered.links}
     sizes = [d + symbolic.step * (2 * i + more) for i, d in enumerate(lowered.rows.sizes)]
     while sizes and widths & {*sizes, Rows(tuple(sizes)).count}:
-        sizes[-1] += symbolic.step
+        sizes = [size + symbolic.step for size in sizes]
     rows = Rows(tuple(sizes))
     return rows if min(sizes, default=2) > 1 and symbolic.holds(sizes) else None
 

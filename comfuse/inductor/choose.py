@@ -6,6 +6,7 @@ calibrated of it, and on no device: it is the same on a machine without one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from torch.fx import Node
 
 from comfuse import calibration
 from comfuse.errors import PlanError
+from comfuse.frontend import axes
 from comfuse.frontend.calls import steps
 from comfuse.frontend.source import location
 from comfuse.generator.chain import ChainSpec
@@ -123,7 +125,25 @@ def _estimate(found: Found, gpu: Gpu) -> Estimate:
         for step in steps(spec):
             for hint in row_classes(found):
                 plan(step.spec, gpu, hint)
-    return estimate(spec, rows(found), gpu=gpu, template=_has_templates(), drawn=_drawn(found))
+    m, drawn = rows(found), _drawn(found)
+    repeated = _repeated(found, m)
+    return estimate(spec, m, gpu=gpu, template=_has_templates(), drawn=drawn, repeated=repeated)
+
+
+def _repeated(found: Found, m: int) -> list[float]:
+    """For each link the bytes of (M, N) operands that are not there, since rows or batches repeat them."""
+    count = found.lowered.rows.count
+    result = []
+    for link in found.lowered.links:
+        n = link.spec.n
+        operands = [o for o in link.spec.operands if o.space is not Space.SCALAR]
+        shares = (
+            (1 - math.prod(axes.size_of(d.walk) for d in read.dims) / (count * n)) * operand.dtype.nbytes
+            for read, operand in zip(link.operands, operands, strict=True)
+            if read.space is Space.TILE and count
+        )
+        result.append(m * n * sum(shares))
+    return result
 
 
 def _drawn(found: Found) -> list[int]:

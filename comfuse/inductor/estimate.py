@@ -7,15 +7,16 @@ that read and write global memory.  Both are corrected by what was measured of r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.errors import PlanError
 from comfuse.generator.ops import REDUCTIONS
 from comfuse.generator.passes.infer import spaces
-from comfuse.generator.plan import KernelPlan, plan
+from comfuse.generator.plan import KernelPlan, cost, plan
 from comfuse.generator.plan.chain import ChainPlan
+from comfuse.generator.plan.chain import cost as chain_cost
 from comfuse.generator.plan.gpus import Gpu, find
 from comfuse.generator.spec import FusedSpec, Node, Output, Space
 from comfuse.generator.stages import Stage, stages
@@ -58,6 +59,7 @@ def estimate(
     gpu: str | Gpu = "h200",
     template: bool = False,
     drawn: Iterable[int] = (),
+    repeated: Sequence[float] | None = None,
 ) -> Estimate:
     """Both times of a region.
 
@@ -68,6 +70,8 @@ def estimate(
         template: whether TorchInductor may put elementwise work behind a GEMM of its own (max-autotune).
         drawn: bytes of each operand that takes a kernel of its own where the region is fused, and is else
             computed in the one behind the GEMM: masks of random numbers.
+        repeated: for each link, or the one spec, bytes of (M, N) operands that are not there, since rows or
+            batches repeat them.
 
     Raises:
         PlanError: no kernel can run it.
@@ -75,50 +79,80 @@ def estimate(
     target = find(gpu)
     masks = sum(_LAUNCH_US + 1e6 * count / target.bandwidth for count in drawn)
     if isinstance(program, ChainSpec):
-        found = _of_chain(program, m, target, template)
+        found = _of_chain(program, m, target, template, repeated or [0.0] * len(program.links))
     else:
-        found = _of_one(program, m, target, template)
+        found = _of_one(program, m, target, template, repeated[0] if repeated else 0.0)
     return replace(found, fused_us=found.fused_us + masks)
 
 
-def _of_chain(chain: ChainSpec, m: int, gpu: Gpu, template: bool) -> Estimate:
-    one = plan(chain, gpu, max(m, 1))
+def _of_chain(chain: ChainSpec, m: int, gpu: Gpu, template: bool, repeated: Sequence[float]) -> Estimate:
+    one = _chain_plan(chain, m, gpu, sum(repeated))
     first, last = chain.links[0], chain.last
     correction = measured.correction(Kind.CHAIN, first.n, first.k, last.n)
     fused = max(correction.fused_us(one.predicted_us, m * first.n), one.floor_us)
-    links = [_of_one(link, m, gpu, template, correction.gemm) for link in chain.links]
+    links = [
+        _of_one(link, m, gpu, template, own, correction.gemm)
+        for link, own in zip(chain.links, repeated, strict=True)
+    ]
     apart = [sum(min(link.fused_us, link.unfused_us) for link in links)]
     for cut in range(1, len(links)) if len(links) > 2 else ():
-        parts = chain.links[:cut], chain.links[cut:]
-        apart.append(sum(_best_us(part, m, gpu, template) for part in parts))
+        parts = slice(None, cut), slice(cut, None)
+        apart.append(sum(_best_us(chain.links[p], m, gpu, template, repeated[p]) for p in parts))
     slower = correction.slower if len(links) == 2 else None  # longer ones were not measured
     return Estimate(Kind.CHAIN, (one,), fused, min(apart), slower)
 
 
-def _best_us(links: tuple[FusedSpec, ...], m: int, gpu: Gpu, template: bool) -> float:
+def _chain_plan(chain: ChainSpec, m: int, gpu: Gpu, repeated: float) -> ChainPlan:
+    p = plan(chain, gpu, max(m, 1))
+    if not repeated:
+        return p
+    floor = chain_cost.floor_us(p.spec, gpu, max(m, 1), repeated)
+    programs = p.middle, p.further, p.program
+    predicted = chain_cost.predict_us(p.spec, *programs, p.shape, p.weights, gpu, max(m, 1), repeated)
+    return replace(p, predicted_us=max(floor, predicted), floor_us=floor)
+
+
+def _plan(spec: FusedSpec, m: int, gpu: Gpu, repeated: float) -> KernelPlan:
+    p = plan(spec, gpu, max(m, 1))
+    if not repeated:
+        return p
+    floor = cost.floor_us(p.spec, gpu, max(m, 1), repeated)
+    predicted = cost.predict_us(p.spec, p.program, p.shape, gpu, max(m, 1), repeated)
+    return replace(p, predicted_us=max(floor, predicted), floor_us=floor)
+
+
+def _best_us(
+    links: tuple[FusedSpec, ...], m: int, gpu: Gpu, template: bool, repeated: Sequence[float]
+) -> float:
     """Of links by themselves; infinite where they are several and no kernel."""
     if len(links) == 1:
-        found = _of_one(links[0], m, gpu, template)
+        found = _of_one(links[0], m, gpu, template, repeated[0])
     else:
         try:
-            found = _of_chain(ChainSpec(links), m, gpu, template)
+            found = _of_chain(ChainSpec(links), m, gpu, template, repeated)
         except PlanError:
             return math.inf
     return min(found.fused_us, found.unfused_us)
 
 
-def _of_one(spec: FusedSpec, m: int, gpu: Gpu, template: bool, gemm: float | None = None) -> Estimate:
+def _of_one(
+    spec: FusedSpec, m: int, gpu: Gpu, template: bool, repeated: float, gemm: float | None = None
+) -> Estimate:
     """``gemm``: of a link, the factor of the chain's class for the library; its own kernel has its own."""
     kernels = stages(spec)
-    plans = tuple(plan(stage.spec, gpu, max(m, 1)) for stage in kernels)
+    if len(kernels) > 1:  # which of them read what repeats is not looked for
+        repeated = 0.0
+    plans = tuple(_plan(stage.spec, m, gpu, repeated) for stage in kernels)
     kind = kind_of(plans)
     library = _library_us(spec, max(m, 1), gpu)
     correction = measured.correction(kind, spec.n, spec.k)
     fused = sum(correction.fused_us(p.predicted_us, m * spec.n) for p in plans)
     gemms = spec.products * library * (correction.gemm if gemm is None else gemm)
-    unfused = gemms + sum(_kernels_us(stage, m, gpu) for stage in kernels)
+    unfused = gemms + sum(_kernels_us(stage, m, gpu, repeated) for stage in kernels)
     if template and kind in (Kind.ELEMENTWISE, Kind.TWO_PRODUCTS):
-        unfused = min(unfused, _TEMPLATE_SHARE * gemms + 1e6 * _template_bytes(spec, m) / gpu.bandwidth)
+        unfused = min(
+            unfused, _TEMPLATE_SHARE * gemms + 1e6 * (_template_bytes(spec, m) - repeated) / gpu.bandwidth
+        )
     floor = sum(p.floor_us for p in plans)
     return Estimate(kind, plans, max(fused, floor), unfused, correction.slower)
 
@@ -157,7 +191,7 @@ def _library_us(spec: FusedSpec, m: int, gpu: Gpu) -> float:
     return min(alone.predicted_us, _SPLIT_K_SHARE * alone.floor_us + _SPLIT_K_US)
 
 
-def _kernels_us(stage: Stage, m: int, gpu: Gpu) -> float:
+def _kernels_us(stage: Stage, m: int, gpu: Gpu, repeated: float) -> float:
     """The kernels that read what the library's GEMMs of one stage gave.
 
     One does everything along rows, with the (M, N) tensors once; one more all reductions over rows, which
@@ -166,7 +200,7 @@ def _kernels_us(stage: Stage, m: int, gpu: Gpu) -> float:
     spec = stage.spec
     of_node = spaces(spec)
     tile = m * spec.n
-    operands = sum(tile * o.dtype.nbytes for o in spec.operands if o.space is Space.TILE)
+    operands = sum(tile * o.dtype.nbytes for o in spec.operands if o.space is Space.TILE) - repeated
     stored = [o for o in spec.outputs if of_node[o.node] not in (Space.ROW, Space.SCALAR)]
     gemms = tile * spec.products * spec.dtype.nbytes
     moved: list[float] = []

@@ -81,16 +81,22 @@ def _check_inputs(candidate: Candidate, found: Lowered, vals: dict[int, torch.Te
         if reason:
             raise _at_reader(candidate, position, f"would have to be copied: {reason}")
         is_dynamic = is_symbolic(candidate.inputs[position].meta["val"])
-        if is_dynamic and not _keeps_order(arrangement):
-            raise _at_reader(candidate, position, "has symbolic rows, and is read in another order")
+        if is_dynamic and not _keeps_order(arrangement, found.batched):
+            raise _at_reader(
+                candidate, position, "has symbolic rows, and is read in another order or repeated"
+            )
 
 
-def _keeps_order(arrangement: Arrangement) -> bool:
-    """Whether all there is to it is a reshape, or another order of whole dimensions."""
+def _keeps_order(arrangement: Arrangement, batched: bool) -> bool:
+    """Whether all there is to it is a reshape, or another order of whole dimensions.
+
+    What varies over a part of the batches need not be expanded.
+    """
+    is_order = arrangement.order == tuple(range(len(arrangement.order)))
     return (
         arrangement.slices is None
-        and (arrangement.order == tuple(range(len(arrangement.order))) or arrangement.split == arrangement.of)
-        and arrangement.repeated == arrangement.expanded
+        and (is_order or arrangement.split == arrangement.of)
+        and (arrangement.repeated == arrangement.expanded or arrangement.is_of_two_levels(batched))
     )
 
 

@@ -13,9 +13,11 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
+from comfuse.frontend import axes
 from comfuse.frontend.arguments import Arrangement
 from comfuse.frontend.calls import Step, steps
 from comfuse.frontend.forms import ResultForm
+from comfuse.frontend.lowered import OperandRead
 from comfuse.frontend.symbols import concrete, is_symbolic
 from comfuse.frontend.views import refuse
 from comfuse.generator.spec import Space
@@ -88,7 +90,8 @@ class _Region:
         self._emit = emitter
         self._found = found
         self._lowered = found.lowered
-        self._lead = _lead(found)
+        self._named = _named(found)
+        self._lead = _lead(found, self._named)
 
     def results(self) -> dict[Node, Node]:
         outputs = self._outputs()
@@ -117,14 +120,33 @@ class _Region:
             shapes = {Space.ROW: (n,), Space.COLUMN: self._lead, Space.TILE: (*self._lead, n)}
             for operand in link.operands:
                 found = next(arrangements)
-                whole = shapes[operand.space]
-                operands.append(self._arranged(operand.position, found, whole[-len(found.shape) :]))
+                if found.is_of_two_levels(low.batched):
+                    shape = self._of_two_levels(operand, found)
+                else:
+                    shape = shapes[operand.space][-len(found.shape) :]
+                operands.append(self._arranged(operand.position, found, shape))
         return a, b, operands
+
+    def _of_two_levels(self, operand: OperandRead, found: Arrangement) -> Sequence[Size]:
+        """The shape of an operand that varies over a part of the batches; with symbols it is not expanded."""
+        if not self._found.dynamic:
+            return found.shape
+        outer, inner, _, n = found.shape
+        rows = axes.atoms_along([dim.walk for dim in operand.dims], axes.Axis.ROWS)
+        batches, own = axes.batches_and_rows(rows, self._lowered.m)
+        varies_inside = any(atom.stride == 1 for atom in batches)
+        size = self._named.get(inner if varies_inside else outer)
+        if size is None or (operand.space is Space.COLUMN and not own):
+            node = self._found.candidate.inputs[operand.position]
+            raise refuse(node, "it varies over a part of the batches, in a way that its shape does not say")
+        leading = (1, size) if varies_inside else (size, 1)
+        return (*leading, self._lead[1] if own else 1, n)
 
     def _arranged(self, position: int, arrangement: Arrangement, shape: Sequence[Size]) -> Node:
         """An input as the op takes it.  One with symbolic rows is read whole, dimension by dimension."""
         node = self._found.candidate.inputs[position]
         symbolic = is_symbolic((node.meta["val"], *shape))
+        whole = symbolic or (self._found.dynamic and arrangement.is_of_two_levels(self._lowered.batched))
         split = node.meta["val"].shape if symbolic else arrangement.split
         for dim, part in enumerate(arrangement.slices or ()):
             if part != slice(0, arrangement.of[dim], 1):
@@ -132,7 +154,7 @@ class _Region:
         if arrangement.order != tuple(range(len(arrangement.order))):
             node = self._emit.reshaped(node, split)
             node = self._emit.call(aten.permute.default, node, list(arrangement.order))
-        if arrangement.repeated != arrangement.expanded and not symbolic:
+        if arrangement.repeated != arrangement.expanded and not whole:
             node = self._emit.reshaped(node, arrangement.expanded)
             node = self._emit.call(aten.expand.default, node, list(arrangement.repeated))
         return self._emit.reshaped(node, shape)
@@ -177,15 +199,19 @@ class _Region:
         return [self._emit.call(operator.getitem, run, i) for i in range(count)]
 
 
-def _lead(found: Found) -> tuple[Size, ...]:
+def _named(found: Found) -> dict[int, Size]:
+    """The sizes of the inputs, by the numbers that the front end read in their place."""
+    inputs = [node.meta["val"] for node in found.candidate.inputs]
+    return {concrete(size, found.table): size for val in inputs for size in getattr(val, "shape", ())}
+
+
+def _lead(found: Found, named: dict[int, Size]) -> tuple[Size, ...]:
     """The leading sizes of A as the op gets it."""
     if not found.dynamic:
         return found.lowered.lead_shape
     (*rows, _) = found.candidate.anchors[0].meta["val"].shape
     if found.lowered.batched:
         return tuple(rows)
-    inputs = [node.meta["val"] for node in found.candidate.inputs]
-    named = {concrete(size, found.table): size for val in inputs for size in getattr(val, "shape", ())}
     lead = [named.get(size) for size in found.lowered.lead_shape]
     return (product(rows),) if None in lead else tuple(lead)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 MAX_OPERANDS = 16
 MAX_OUTPUTS = 8
 MAX_SCALARS = 16
@@ -16,6 +16,8 @@ class Tensor(ctypes.Structure):
         ("data", ctypes.c_void_p),
         ("stride", ctypes.c_int64),
         ("batch_stride", ctypes.c_int64),
+        ("batch_period", ctypes.c_int64),
+        ("batch_outer", ctypes.c_int64),
         ("row_period", ctypes.c_int64),
         ("row_outer", ctypes.c_int64),
         ("column_stride", ctypes.c_int64),

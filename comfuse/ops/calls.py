@@ -39,7 +39,7 @@ def region(
             names.  One whose rows (columns, where M is contiguous) cannot be walked with a single stride, or
             that is not aligned to 16 bytes, is copied first (counted); the same holds for ``b`` and for tile
             operands that are not strided.
-        b: (N, K) in the spec's dtype, for a batched spec also (batch, N, K).
+        b: (N, K) in the spec's dtype, for a batched spec also (batch, N, K) or (outer, inner, N, K).
         operands: the second product's B, if the spec has two products, behind its A, of a's leading sizes,
             if it does not share the first one's; then the spec's non-scalar operands in
             order, in the spec's dtypes; of a chain, then the B of its second link and the operands of that
@@ -47,6 +47,10 @@ def region(
             whatever broadcasts to that; its leading dimensions are walked in two strides, and copied first
             (counted) where that cannot be.  A row vector: (N,), for a batched spec also (batch, N) or
             (batch, 1, N).  A column vector: a's leading sizes, with or without a 1 behind them, or (M,).
+            For a batched spec each also with two dimensions (outer, inner) in the place of the batch, which
+            is number outer * inners + inner: (outer, inner, M, N), (outer, inner, 1, N) or (outer, inner, M,
+            1).  Either may be 1 for all that there are of it: what varies only from sequence to sequence, or
+            only from head to head, is read in place.
         scalars: the scalar operands in order, of a chain link by link.
 
     A chain that cannot be one kernel here runs as one region a link, which is counted.

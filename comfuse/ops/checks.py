@@ -39,7 +39,7 @@ def check(
     _check_kind("a", a, a, dtype)
     for factor, tensor in zip(program.factors, factors, strict=True):
         beside = a if program.batched or factor.n is None else None
-        if not _is_any(tensor.shape, _factor_shapes(program, factor, a)):
+        if not _is_factor(program, factor, a, tensor.shape):
             raise _shape(factor.name, tensor, allowed_factor(program, factor), beside)
         _check_kind(factor.name, a, tensor, dtype)
     for input, tensor in zip(program.tensors, rest, strict=True):
@@ -90,15 +90,36 @@ def _is_a(program: Program, a: Tensor) -> bool:
     return ranked and _is_equal(a.shape[-1], program.k)
 
 
-def _factor_shapes(program: Program, factor: Factor, a: Tensor) -> list[Sizes]:
+def _is_factor(program: Program, factor: Factor, a: Tensor, shape: Sizes) -> bool:
     if factor.n is None:
-        return [(*a.shape[:-1], factor.k)]
-    shape = (factor.n, factor.k)
-    return [shape, (a.shape[0], *shape)] if program.batched else [shape]
+        return _are_equal(shape, (*a.shape[:-1], factor.k))
+    matrix = (factor.n, factor.k)
+    if program.batched and _has_two_of_batches(a.shape[0], shape):
+        return _are_equal(shape[2:], matrix)
+    return _is_any(shape, [matrix, (a.shape[0], *matrix)] if program.batched else [matrix])
+
+
+def _has_two_of_batches(batches: int, shape: Sizes) -> bool:
+    """Whether a shape begins with two dimensions that walk the batches, either of which may be 1 for all that
+    there are of it.
+    """
+    if len(shape) != 4:
+        return False
+    outer, inner = shape[:2]
+    if _is_equal(outer * inner, batches):
+        return True
+    given = outer if _is_equal(inner, 1) else inner
+    return (_is_equal(inner, 1) or _is_equal(outer, 1)) and given != 0 and _is_equal(batches % given, 0)
 
 
 def _fits(program: Program, input: Input, lead: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     n, operand = input.n, input.operand
+    if program.batched and _has_two_of_batches(lead[0], shape):
+        m = lead[1]
+        if operand.space is Space.TILE and operand.strided:
+            return _broadcasts(shape[2:], (m, n))
+        sizes = {Space.ROW: (1, n), Space.COLUMN: (m, 1), Space.TILE: (m, n)}
+        return _are_equal(shape[2:], sizes[operand.space])
     if operand.space is Space.TILE and operand.strided and _broadcasts(shape, (*lead, n)):
         return True
     if program.batched:
@@ -158,21 +179,30 @@ def allowed_factor(program: Program, factor: Factor) -> str:
     n, k = factor.n, factor.k
     if n is None:
         return f"a's leading sizes and K = {k}"
-    return f"({n}, {k}) or (batch, {n}, {k})" if program.batched else f"({n}, {k})"
+    if program.batched:
+        return f"({n}, {k}), (batch, {n}, {k}) or {_two_of_batches(f'{n}, {k}')}"
+    return f"({n}, {k})"
 
 
 def allowed_operand(program: Program, input: Input) -> str:
     n, batched, operand = input.n, program.batched, input.operand
     if operand.space is Space.ROW:
-        return f"({n},), (batch, {n}) or (batch, 1, {n})" if batched else f"({n},)"
+        if batched:
+            return f"({n},), (batch, {n}), (batch, 1, {n}) or {_two_of_batches(f'1, {n}')}"
+        return f"({n},)"
     if operand.space is Space.COLUMN:
         if batched:
-            return "(M,), (M, 1), (batch, M) or (batch, M, 1)"
+            return f"(M,), (M, 1), (batch, M), (batch, M, 1) or {_two_of_batches('M, 1')}"
         return "a's leading sizes, with or without a 1 behind them, or the same flattened"
     if batched:
-        return f"what broadcasts to (batch, M, {n})" if operand.strided else f"(batch, M, {n}) or (M, {n})"
+        shapes = f"(batch, M, {n}) or {_two_of_batches(f'M, {n}')}"
+        return f"what broadcasts to {shapes}" if operand.strided else f"(M, {n}), {shapes}"
     what = "what broadcasts to " if operand.strided else ""
     return f"{what}(..., {n}) with a's leading sizes, or the same flattened to (M, {n})"
+
+
+def _two_of_batches(matrix: str) -> str:
+    return f"(outer, inner, {matrix}) with outer * inner batches, of which either may be 1"
 
 
 # --- the checks that name an argument ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from comfuse.generator.passes.infer import spaces
 from comfuse.generator.spec import FusedSpec, Node, Output, Space
 from comfuse.reference.dtypes import store
 from comfuse.reference.elementwise import ELEMENTWISE
-from comfuse.reference.operands import load
+from comfuse.reference.operands import load, over_batches
 from comfuse.reference.reductions import Fields, reduce
 
 Tensor = torch.Tensor
@@ -39,7 +40,9 @@ def evaluate(
         operands: the non-scalar operands in the order of the spec.  A tile: (..., N) with a's leading sizes
             or (M, N), and for a strided one whatever broadcasts to (..., N).  A row vector: N elements.  A
             column vector: M elements.  Of a batched spec each for all batches, or with a batch in front:
-            (batch, M, N); (batch, N) or (batch, 1, N); (batch, M) or (batch, M, 1).
+            (batch, M, N); (batch, N) or (batch, 1, N); (batch, M) or (batch, M, 1); or with two dimensions
+            (outer, inner) in the place of the batch, of which either may be 1 for all that there are of it,
+            as may b: (outer, inner, M, N), (outer, inner, 1, N), (outer, inner, M, 1).
         scalars: the scalar operands in the order of the spec.
         dtype: what is computed in: ``torch.float32``, or ``torch.float64`` for an oracle.
         round_outputs: give outputs in the dtypes of the spec; False leaves them in ``dtype``.
@@ -147,7 +150,11 @@ def _pairs(
     for product, factor in enumerate(factors):
         n, k = spec.n, spec.pair_of(product).k
         shapes = [(n, k), (batch, n, k)] if spec.batched else [(n, k)]
-        _check("b", factor, tuple(factor.shape) in shapes, " or ".join(map(str, shapes)))
+        if spec.batched:
+            with suppress(ValueError):
+                factors[product] = over_batches(factor, batch)
+        ok = tuple(factors[product].shape) in shapes
+        _check("b", factor, ok, " or ".join(map(str, shapes)))
     wide = (factor if factor.ndim == 3 else factor.unsqueeze(0) for factor in factors)
     return list(zip(of_a, wide, strict=True))
 

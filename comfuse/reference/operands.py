@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 
@@ -44,6 +45,24 @@ def load(
     return loaded
 
 
+def over_batches(tensor: Tensor, batches: int) -> Tensor:
+    """An (outer, inner, rows, columns) tensor as (batches, rows, columns); others as they are.
+
+    Either of the two in front may be 1 for all that there are of it.
+
+    Raises:
+        ValueError: they do not make up the batches.
+    """
+    if tensor.ndim != 4:
+        return tensor
+    outer, inner, *matrix = tensor.shape
+    if outer * inner != batches:
+        if 1 not in (outer, inner) or 0 in (outer, inner) or batches % (outer * inner):
+            raise ValueError(f"{outer} * {inner} are not {batches}")
+        outer, inner = (outer, batches // outer) if inner == 1 else (batches // inner, inner)
+    return tensor.expand(outer, inner, *matrix).reshape(batches, *matrix)
+
+
 def _tensor(spec: FusedSpec, operand: Operand, tensor: Tensor, leading: torch.Size) -> Tensor:
     batch, m = (leading[0], leading[1]) if spec.batched else (1, leading.numel())
     m_size, n_size = {
@@ -51,6 +70,10 @@ def _tensor(spec: FusedSpec, operand: Operand, tensor: Tensor, leading: torch.Si
         Space.ROW: (1, spec.n),
         Space.COLUMN: (m, 1),
     }[operand.space]
+    given = tensor
+    if spec.batched and tensor.ndim == 4:
+        with suppress(ValueError):
+            tensor = over_batches(tensor, batch)
     if operand.space is Space.TILE and operand.strided:
         whole = (*leading, spec.n)
         # The rows of a (S, N) operand repeat, of a (B, 1, N) one stand for S each.
@@ -63,7 +86,7 @@ def _tensor(spec: FusedSpec, operand: Operand, tensor: Tensor, leading: torch.Si
             return tensor.reshape(batches, m_size, n_size)
     sizes = f"{m_size} x {n_size}" if operand.space is Space.TILE else str(m_size * n_size)
     allowed = f"{sizes} elements, or {batch} times as many" if spec.batched else f"{sizes} elements"
-    raise ArgumentError("reference", operand.name, f"a tensor of shape {tuple(tensor.shape)}", allowed)
+    raise ArgumentError("reference", operand.name, f"a tensor of shape {tuple(given.shape)}", allowed)
 
 
 def _is_placed(spec: FusedSpec, operand: Operand, tensor: Tensor, leading: torch.Size, batches: int) -> bool:

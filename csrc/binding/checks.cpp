@@ -54,10 +54,20 @@ bool has_leading_sizes(View const& view, int64_t leading, View const& a) {
   return true;
 }
 
+// Whether a view begins with two dimensions that walk the batches of a batched program, either of which may
+// be 1 for all that there are of it.
+bool has_two_of_batches(Program const& program, View const& view, int64_t batches) {
+  if (!program.batched || view.rank != 4) return false;
+  int64_t const outer = view.sizes[0], inner = view.sizes[1];
+  return outer * inner == batches || (inner == 1 && outer > 0 && batches % outer == 0) ||
+         (outer == 1 && inner > 0 && batches % inner == 0);
+}
+
 bool fits_row(Program const& program, Slot const& slot, Extent const& extent, View const& view) {
   int64_t const n = slot.n, batches = extent.batches;
   if (!program.batched)
     return view.rank >= 1 && view.sizes[view.rank - 1] == n && product(view, view.rank) == n;
+  if (has_two_of_batches(program, view, batches)) return view.sizes[2] == 1 && view.sizes[3] == n;
   return is(view, {n}) || is(view, {1, n}) || is(view, {batches, n}) || is(view, {1, 1, n}) ||
          is(view, {batches, 1, n});
 }
@@ -69,6 +79,7 @@ bool fits_column(Program const& program, Extent const& extent, View const& a, Vi
     return view.rank != a.rank && product(view, view.rank) == extent.m;  // flattened
   }
   int64_t const m = extent.m, batches = extent.batches;
+  if (has_two_of_batches(program, view, batches)) return view.sizes[2] == m && view.sizes[3] == 1;
   return is(view, {m}) || is(view, {m, 1}) || is(view, {1, m}) || is(view, {batches, m}) ||
          is(view, {1, m, 1}) || is(view, {batches, m, 1});
 }
@@ -76,6 +87,12 @@ bool fits_column(Program const& program, Extent const& extent, View const& a, Vi
 bool fits_tile(Program const& program, Slot const& slot, Extent const& extent, View const& a,
                View const& view) {
   int64_t const n = slot.n;
+  if (has_two_of_batches(program, view, extent.batches)) {
+    auto const fits = [&](int64_t size, int64_t whole) {
+      return size == whole || (slot.strided && size == 1);
+    };
+    return fits(view.sizes[2], extent.m) && fits(view.sizes[3], n);
+  }
   if (slot.strided) {
     int64_t sizes[kMaxRank];
     for (int64_t i = 0; i + 1 < a.rank; ++i) sizes[i] = a.sizes[i];
@@ -117,7 +134,8 @@ void check_b(Program const& program, Slot const& slot, View const& a, View const
   if (is_a(slot)) {
     if (b.rank != a.rank || b.sizes[b.rank - 1] != k || !has_leading_sizes(b, a.rank - 1, a))
       fail_shape(slot, b, a);
-  } else if (!is(b, {n, k}) && !(program.batched && is(b, {a.sizes[0], n, k}))) {
+  } else if (!is(b, {n, k}) && !(program.batched && is(b, {a.sizes[0], n, k})) &&
+             !(has_two_of_batches(program, b, a.sizes[0]) && b.sizes[2] == n && b.sizes[3] == k)) {
     if (program.batched) fail_shape(slot, b, a);
     fail_shape(slot, b);
   }

@@ -11,8 +11,9 @@
 
 namespace comfuse::binding {
 
-CfTensor factor_a(Program const& program, Slot const& slot, View const& a, Owned& copies);
-CfTensor factor_b(Slot const& slot, View const& b, Owned& copies);
+CfTensor factor_a(Program const& program, Extent const& extent, Slot const& slot, View const& a,
+                  Owned& copies);
+CfTensor factor_b(Extent const& extent, Slot const& slot, View const& b, Owned& copies);
 CfTensor operand(Program const& program, Extent const& extent, View const& a, Slot const& slot,
                  View const& view, Owned& copies);
 

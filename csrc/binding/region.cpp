@@ -73,15 +73,15 @@ void launch(Checked const& checked, CfTensor const* outputs) {
   args.m = extent.m;
   args.k = program.a.k;
   args.batches = extent.batches;
-  args.a = factor_a(program, program.a, call.a, copies);
+  args.a = factor_a(program, extent, program.a, call.a, copies);
   CfTensor* b = args.b;
   for (size_t i = 0; i < program.b.size(); ++i) {
     Slot const& slot = program.b[i];
     if (is_a(slot)) {
       args.k1 = slot.k;
-      args.a1 = factor_a(program, slot, checked.factor(i), copies);
+      args.a1 = factor_a(program, extent, slot, checked.factor(i), copies);
     } else {
-      *b++ = factor_b(slot, checked.factor(i), copies);
+      *b++ = factor_b(extent, slot, checked.factor(i), copies);
     }
   }
   for (size_t i = 0; i < program.operands.size(); ++i)

@@ -45,8 +45,8 @@ class Owned {
   void take(AtenTensorHandle tensor);
 
  private:
-  // The arguments of a call, or a copy of each of them.
-  static constexpr int kMax = CF_MAX_OPERANDS + CF_MAX_OUTPUTS + CF_MAX_FACTORS + 8;
+  // The arguments of a call; or a copy of each of them, and a view of what is copied.
+  static constexpr int kMax = 2 * (CF_MAX_OPERANDS + CF_MAX_FACTORS) + CF_MAX_OUTPUTS + 8;
   AtenTensorHandle tensors_[kMax];
   int count_ = 0;
 };

@@ -98,16 +98,20 @@ def attention(
     causal: bool = False,
     v_major: Major = Major.MN,
     out: DType | None = None,
+    strided: tuple[str, ...] = (),
 ) -> ChainSpec:
     """``y = softmax(q @ k.T * scale + bias) @ v`` for each batch, with a scalar ``scale``.
 
     Of (batch, M, k) queries, (batch, h, k) keys and (batch, h, n) values; the second factor is the values'
-    transpose, whose contiguous dimension ``v_major`` says.  The bias, or a mask to add, is a tile (M, h).
+    transpose, whose contiguous dimension ``v_major`` says.  The bias, or a mask to add, is a tile (M, h); one
+    of bools says which scores count.
     ``causal``: a row sees the columns up to its own number.
     """
-    b = Build(h, k, dtype, Layouts(batched=True))
+    b = Build(h, k, dtype, Layouts(batched=True, strided=strided))
     x = b.op("mul", b.gemm(), b.scalar("scale"), name="scores")
-    if bias is not None:
+    if bias is DType.BOOL:
+        x = b.op("where", b.tile("bias", bias), x, b.const(-math.inf), name="attended")
+    elif bias is not None:
         x = b.op("add", x, b.tile("bias", bias), name="biased")
     if causal:
         x = b.op("where", b.op("ge", b.row_index(), b.column_index()), x, b.const(-math.inf), name="seen")

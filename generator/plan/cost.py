@@ -21,10 +21,10 @@ LARGE_M = 16384  # the M to plan for if none is given
 BAND = 16  # row blocks that read B together, where tiles do not wait for their row block
 
 
-def floor_us(spec: FusedSpec, gpu: Gpu, m: int) -> float:
+def floor_us(spec: FusedSpec, gpu: Gpu, m: int, repeated: float = 0.0) -> float:
     """Arithmetic at the measured peak or compulsory memory traffic, whichever takes longer."""
     flops = 2.0 * m * _columns(spec, spec.n) * _k(spec)
-    return 1e6 * max(flops / gpu.flops, traffic(spec, m) / gpu.bandwidth)
+    return 1e6 * max(flops / gpu.flops, traffic(spec, m, repeated) / gpu.bandwidth)
 
 
 def loads_permuted(spec: FusedSpec) -> bool:
@@ -43,8 +43,11 @@ def _k(spec: FusedSpec) -> int:
     return sum(pair.k for pair in spec.pairs)
 
 
-def traffic(spec: FusedSpec, m: int) -> float:
-    """Bytes that must pass through global memory: every tensor once.  Batches share B in this count."""
+def traffic(spec: FusedSpec, m: int, repeated: float = 0.0) -> float:
+    """Bytes that must pass through global memory: every tensor once.  Batches share B in this count.
+
+    ``repeated``: bytes of (M, N) operands that are not there, since rows or batches repeat them.
+    """
     elements = {
         Space.TILE: m * spec.n,
         Space.GROUP: m * spec.n // (spec.group or 1),
@@ -56,10 +59,12 @@ def traffic(spec: FusedSpec, m: int) -> float:
     total = (m + _columns(spec, spec.n)) * _k(spec) * spec.dtype.nbytes
     total += sum(elements[o.space] * o.dtype.nbytes for o in spec.operands)
     total += sum(elements[space[o.node]] * o.dtype.nbytes for o in spec.outputs)
-    return float(total)
+    return float(total) - repeated
 
 
-def predict_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gpu, m: int) -> float:
+def predict_us(
+    spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gpu, m: int, repeated: float = 0.0
+) -> float:
     """Time of one launch in microseconds.  It may come out below what is possible (:func:`floor_us`).
 
     GEMM with epilogues and memory traffic compete, and add as squares.  Long launches run at a lower clock.
@@ -78,7 +83,7 @@ def predict_us(spec: FusedSpec, program: PhaseProgram, shape: TileShape, gpu: Gp
     passes = waves if program.waits else min(waves, -(-m // (shape.tile_m * BAND)))
     b_bytes = _columns(spec, spec.n) * _k(spec) * spec.dtype.nbytes
     b_again = (passes - 1) * max(0.0, b_bytes - constants.kept_of_b)
-    memory = 1e6 * constants.memory_share * (traffic(spec, m) + b_again) / gpu.bandwidth
+    memory = 1e6 * constants.memory_share * (traffic(spec, m, repeated) + b_again) / gpu.bandwidth
     exchange = _column_exchange_us(program, shape, gpu, m)
     tiles = waves * (mainloop + _epilogue_us(spec, program, shape, gpu))
     tiles *= 1 + constants.throttle * (1 - math.exp(-tiles / constants.throttle_us))

@@ -33,7 +33,8 @@ def place(t: abi.Tensor, base: Tensor, batch: int, m: int, n: int) -> int:
     row = m // t.row_period * t.row_outer + m % t.row_period * t.stride
     column = n // t.column_period * t.column_outer + n % t.column_period * t.column_stride
     first = (t.data - base.data_ptr()) // base.element_size()
-    return first + batch * t.batch_stride + row + column
+    outer = batch // t.batch_period * t.batch_outer
+    return first + outer + batch % t.batch_period * t.batch_stride + row + column
 
 
 def check(t: abi.Tensor, base: Tensor, tiles: Tensor) -> None:
@@ -66,6 +67,21 @@ def test_batches() -> None:
     shared = layout.operand(spec(batched=True), Space.TILE, x[0], M)
     assert shared.batch_stride == 0
     check(shared, base, x[:1])
+
+
+@pytest.mark.parametrize("repeated", [(), (0,), (1,), (0, 1), (2,), (1, 2)])
+def test_batches_in_two_levels(repeated: tuple[int, ...]) -> None:
+    """(sequences, heads, M, N) as attention has it, of which some dimensions repeat."""
+    sizes = [2, M, BATCHES, N]
+    for dim in repeated:
+        sizes[(0, 2, 1)[dim]] = 1
+    base = numbered(*sizes)
+    x = base.transpose(1, 2).expand(2, BATCHES, M, N)
+    check(layout.operand(spec(batched=True), Space.TILE, x, M), base, x.reshape(-1, M, N))
+    if 2 not in repeated:
+        factor = layout.factor(spec(batched=True), Major.K, x)
+        factor.row_period, factor.column_stride, factor.column_period = M, 1, N  # what it does not say
+        check(factor, base, x.reshape(-1, M, N))
 
 
 def test_columns_that_are_far_apart_and_heads() -> None:

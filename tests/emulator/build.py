@@ -71,5 +71,6 @@ def build(source: KernelSource, folder: Path, include: Path, processors: int = 2
     text, path = folder / f"{source.name}.cpp", folder / f"{source.name}.so"
     text.write_text(source.text)
     options = [f"-I{_STANDS_IN}", f"-I{include}", f"-DEMULATOR_PROCESSORS={processors}"]
+    options += ["-include", "cuda_runtime.h"]  # as nvcc does by itself
     subprocess.run([str(compiler), *_FLAGS, *options, str(text), "-o", str(path)], check=True)
     return EmulatedKernel(library.load(_Built(source.name, path)))

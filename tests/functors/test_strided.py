@@ -44,12 +44,16 @@ class Tensor:
     m: int
     n: int
     start: int = 0  # elements from an address that is a multiple of 16 bytes
+    batch_period: int = FAR
+    batch_outer: int = 0
     buffer: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
         self.offsets = (
             self.start
-            + (np.arange(self.batches) * self.batch_stride)[:, None, None]
+            + Levels(self.batch_stride, self.batch_period, self.batch_outer).offsets(self.batches)[
+                :, None, None
+            ]
             + self.rows.offsets(self.m)[None, :, None]
             + self.columns.offsets(self.n)[None, None, :]
         )
@@ -69,6 +73,8 @@ class Tensor:
             data=self.buffer.ctypes.data + self.start * self.itemsize,
             stride=self.rows.inner,
             batch_stride=self.batch_stride,
+            batch_period=self.batch_period,
+            batch_outer=self.batch_outer,
             row_period=self.rows.period,
             row_outer=self.rows.outer,
             column_stride=self.columns.inner,
@@ -160,6 +166,18 @@ def test_batches(host: ctypes.CDLL, itemsize: int, n: int) -> None:
     assert copy(host, operand, out)[1] > 0
     odd = Tensor(itemsize, 3, m * 112 + 1, Levels(112), Levels(1), m, n)
     copy(host, plain(itemsize, m, n, 112, batches=3), odd)
+
+
+@pytest.mark.parametrize(("itemsize", "n"), ALL)
+@pytest.mark.parametrize("period", [1, 2, 3, 6])
+def test_batches_of_two_levels(host: ctypes.CDLL, itemsize: int, n: int, period: int) -> None:
+    m, size = 67, 67 * 112
+    out = plain(itemsize, m, n, 112, batches=6)
+    for inner, outer in ((size, 0), (0, size), (7 * size, size), (size, period * size)):
+        operand = Tensor(itemsize, 6, inner, Levels(112), Levels(1), m, n, 0, period, outer)
+        assert copy(host, operand, out)[1] > 0
+    rows = Tensor(itemsize, 6, 112, Levels(0), Levels(1), m, n, 0, period, 448)  # a mask of each batch
+    assert copy(host, rows, out)[1] > 0
 
 
 @pytest.mark.parametrize(("itemsize", "n"), ALL)

@@ -28,6 +28,7 @@ from comfuse.generator.plan.chain import (
     force_chain,
     memory,
     plan_chain,
+    registers,
 )
 from comfuse.generator.spec import DType, FusedSpec, Major, Space
 
@@ -182,6 +183,15 @@ def with_unread() -> ChainSpec:
     return chained(b, b.gemm())
 
 
+@pytest.mark.parametrize("chain", [with_tile(BF16, strided=True), with_tile(INT8, h=72)])
+def test_a_tile_between_the_gemms_may_lie_anywhere(chain: ChainSpec) -> None:
+    """Threads read what TMA cannot bring, and keep where its rows lie."""
+    planned, plain = plan(chain), plan(with_tile(BF16))
+    assert (planned.tile_slots, plain.tile_slots > 0) == (0, True)
+    held = registers.held(planned.deferred.links, planned.middle, planned.program, planned.shape)
+    assert held > registers.held(plain.deferred.links, plain.middle, plain.program, planned.shape)
+
+
 def three_with(change: Any) -> ChainSpec:
     """Three links, of which the second hands on what ``change`` makes of its product."""
     b = middle()
@@ -235,8 +245,6 @@ def layouts(**keywords: Any) -> ChainSpec:
         (mlp(64, 64, 60), "N = 60 must be a multiple of 8"),
         (mlp(64, 64, 264), "N = 264; a tile has to hold whole rows, of at most 256 columns"),
         (with_reduction(), "shifted: relu of a value that reads a reduction of its row"),
-        (with_tile(BF16, strided=True), "mask: a tile between the GEMMs whose rows do not all start"),
-        (with_tile(INT8, h=72), "mask: a tile between the GEMMs whose rows do not all start"),
         (with_unread(), "unread: an operand of link 0 that nothing reads"),
         (
             with_last(lambda b, x: b.output("y", b.op("mul", x, b.gemm(1)), BF16), products=2),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import comfuse
 from comfuse import fallbacks
 from comfuse.ops import fused_attention
 from tests.gpu.compare import relative_error, same_bits, tolerance
@@ -90,6 +91,64 @@ def test_lengths_of_models(batch: int, length: int, d: int, kind: str) -> None:
 def test_heads_between_the_rows() -> None:
     q, k, v = (normal(2, 512, 12, 64).transpose(1, 2) for _ in range(3))
     assert close(fused_attention(q[0], k[0], v[0]), exact(q[0], k[0], v[0]))
+
+
+# --- batches in two levels: sequences and heads -----------------------------------------------------------
+
+SEQUENCES, HEADS, LENGTH = 12, 16, 512
+
+
+def heads(length: int, count: int, d: int = 64) -> Tensor:
+    """(sequences, heads, length, D), as a projection gives them: heads between the rows."""
+    return normal(SEQUENCES, length, count * d).view(SEQUENCES, length, count, d).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    "lead, rows",
+    [((SEQUENCES, 1), 1), ((SEQUENCES, 1), LENGTH), ((1, HEADS), LENGTH), ((1, HEADS), 1), ((1, 1), 1)],
+)
+@pytest.mark.parametrize("dtype", [BF16, torch.float32, torch.bool])
+@pytest.mark.parametrize("length", [LENGTH, 200])
+def test_masks_of_models(lead: tuple[int, int], rows: int, dtype: torch.dtype, length: int) -> None:
+    """None is copied: threads read those that TMA cannot."""
+    q, k, v = (heads(length, HEADS).contiguous() for _ in range(3))
+    drawn = normal(*lead, min(rows, length), length, dtype=torch.float32)
+    bias = drawn > -1 if dtype is torch.bool else drawn.to(dtype)
+    added = torch.where(bias, 0.0, -torch.inf) if dtype is torch.bool else bias
+    assert close(fused_attention(q, k, v, bias), exact(q, k, v, added))
+
+
+@pytest.mark.parametrize("shape", [(12, 1, 1, 512), (12, 1, 512, 512), (1, 16, 512, 512), (16, 512, 512)])
+@pytest.mark.parametrize("values", [False, True])
+def test_masks_in_functions(shape: tuple[int, ...], values: bool) -> None:
+    """Scores and their softmax as one kernel, and with the values behind them."""
+
+    def scores(q: Tensor, k: Tensor, b: Tensor) -> Tensor:
+        return (q @ k.mT * 0.125 + b).softmax(-1)
+
+    def attention(q: Tensor, k: Tensor, b: Tensor, v: Tensor) -> Tensor:
+        return scores(q, k, b) @ v
+
+    q, k, v = (heads(LENGTH, HEADS).contiguous() for _ in range(3))
+    b = normal(*shape)
+    y = comfuse.fuse(attention)(q, k, b, v) if values else comfuse.fuse(scores)(q, k, b)
+    p = (q.double() @ k.double().mT * 0.125 + b.double()).softmax(-1)
+    assert close(y, p @ v.double() if values else p)
+
+
+@pytest.mark.parametrize("served", [1, 4, 16])
+def test_heads_that_serve_several(served: int) -> None:
+    q = heads(LENGTH, HEADS).contiguous()
+    k, v = (heads(LENGTH, HEADS // served) for _ in range(2))
+    if served not in (1, HEADS):  # three levels: sequences, heads, those that each serves
+        k, v = k.contiguous(), v.contiguous()
+    wanted = exact(q, *(t.repeat_interleave(served, 1) for t in (k, v)))
+    assert close(fused_attention(q, k, v, enable_gqa=True), wanted)
+
+
+def test_keys_and_values_with_heads_between_the_rows() -> None:
+    q, k, v = heads(200, HEADS).contiguous(), heads(200, HEADS), heads(200, HEADS)
+    assert same_bits(fused_attention(q, k, v), fused_attention(q, k.contiguous(), v.contiguous()))
 
 
 def test_growing_maxima_and_masked_blocks() -> None:

@@ -156,8 +156,32 @@ def test_a_chain_is_compared_with_the_better_of_each_link() -> None:
     assert times.kind is Kind.CHAIN
     gemm = measured.correction(Kind.CHAIN, H, D, D).gemm
     apart = [lowered(link).lowered.spec for link in graph.candidates[0].links]
-    each = [estimate._of_one(link, 65536, find("h200"), False, gemm) for link in apart]  # type: ignore[arg-type]
+    each = [estimate._of_one(link, 65536, find("h200"), False, 0.0, gemm) for link in apart]  # type: ignore[arg-type]
     assert times.unfused_us == pytest.approx(sum(min(e.fused_us, e.unfused_us) for e in each))
+
+
+@pytest.mark.parametrize("shape, share", [((12, 1, 1, 512), 1 / 8192), ((16, 512, 512), 1 / 12), (None, 1)])
+def test_masks_cost_what_is_there_of_them(shape: tuple[int, ...] | None, share: float) -> None:
+    def scores(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+        return torch.softmax(q @ k.mT * 0.125 + mask, -1)
+
+    q, mask = torch.randn(12, 16, 512, 64).bfloat16(), torch.randn(shape or (12, 16, 512, 512)).bfloat16()
+    (graph,) = found(scores, q, q, mask)
+    region, whole = lowered(graph.candidates[0]), 12 * 16 * 512 * 512 * 2
+    assert choose._repeated(region, 12 * 16 * 512) == [pytest.approx((1 - share) * whole)]
+    times, read = (
+        choose._estimate(region, find("h200")),
+        estimate.estimate(region.lowered.spec, 12 * 16 * 512),
+    )
+    assert (times.fused_us < read.fused_us) == (times.unfused_us < read.unfused_us) == (share < 1)
+
+
+def test_a_chain_s_floor_is_without_what_repeats() -> None:
+    chain, m = catalog.attention(64, 64, 512, DType.BF16, bias=DType.BF16), 192 * 512
+    whole, once = (estimate.estimate(chain, m, repeated=[r, 0.0]) for r in (0.0, 2.0 * m * 512))
+    assert once.plans[0].floor_us < whole.plans[0].floor_us
+    assert once.fused_us < whole.fused_us
+    assert once.unfused_us < whole.unfused_us
 
 
 def test_three_gemms_are_compared_with_two_of_them_and_one() -> None:

@@ -44,7 +44,7 @@ def compiled(
 ) -> tuple[Any, list[str]]:
     """What ``fn`` gives with ``change`` on TorchInductor's hook, and the text of each graph after it.
 
-    ``dynamic``: the dimensions of tensors with three that are symbolic.
+    ``dynamic``: the dimensions of tensors with three or four that are symbolic.
     """
     texts = []
 
@@ -54,7 +54,7 @@ def compiled(
 
     torch._dynamo.reset()
     for arg in args:
-        if arg.ndim == 3:
+        if arg.ndim in (3, 4):
             torch._dynamo.maybe_mark_dynamic(arg, dynamic)
     with torch._inductor.config.patch(post_grad_custom_pre_pass=both), torch.set_grad_enabled(grad):
         result = torch.compile(fn, backend=interpreted, fullgraph=True)(*args)
@@ -169,6 +169,22 @@ def test_batches(dynamic: tuple[int, ...]) -> None:
         return F.softmax(torch.bmm(q, k.transpose(1, 2)) * 0.25, -1)
 
     assert "region_1.t0" in check_all(fn, (half(6, 24, 16), half(6, 32, 16)), dynamic=dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [(), (0,), (0, 2)])
+@pytest.mark.parametrize("shape", [(4, 1, 1, 24), (4, 1, 10, 24), (1, 3, 10, 24), (3, 10, 24), (3, 1, 24)])
+def test_masks_of_a_part_of_the_batches(shape: tuple[int, ...], dynamic: tuple[int, ...]) -> None:
+    """Each is read as it lies, whether sequences and rows are symbolic or not."""
+    if len(shape) == 3:
+        dynamic = (1,) if 2 in dynamic else ()
+
+    def fn(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+        return torch.softmax(torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).view(*q.shape[:3], 24) + mask, -1)
+
+    q, k = half(4, 3, 10, 16), half(4, 3, 24, 16)
+    torch._dynamo.maybe_mark_dynamic(q, [d for d in dynamic if len(shape) == 4])
+    text = check_all(fn, (q, k, half(*shape)), dynamic=dynamic)
+    assert not re.search(r"clone|aten\.copy", text)
 
 
 def test_a_weight_of_inner_size_first() -> None:

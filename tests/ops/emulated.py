@@ -78,25 +78,25 @@ def _factor(memory: abi.Tensor, major: Major, batches: int, rows: int, k: int, d
     _check_alignment(memory, dtype)
     batch, row, column = _grid(batches, rows, k)
     far, near = (row, column) if major is Major.K else (column, row)
-    return read(memory, batch * memory.batch_stride + far * memory.stride + near, dtype)
+    return read(memory, _batches(memory, batch) + far * memory.stride + near, dtype)
 
 
 def _operand(spec: FusedSpec, operand, memory: abi.Tensor, batches: int, m: int) -> Tensor:  # type: ignore[no-untyped-def]
     dtype = TORCH_DTYPES[operand.dtype]
     if operand.space is Space.ROW:
         batch, _, column = _grid(batches, 1, spec.n)
-        row = read(memory, batch * memory.batch_stride + column * memory.stride, dtype)
+        row = read(memory, _batches(memory, batch) + column * memory.stride, dtype)
         return row.squeeze(1)
     if operand.space is Space.COLUMN:
         batch, row, _ = _grid(batches, m, 1)
-        return read(memory, batch * memory.batch_stride + row * memory.stride, dtype)
+        return read(memory, _batches(memory, batch) + row * memory.stride, dtype)
     if not moves_rows(spec, operand):
         assert memory.row_period > 0
         batch, row, column = _grid(batches, m, spec.n)
-        return read(memory, batch * memory.batch_stride + _rows(memory, row) + column, dtype)
+        return read(memory, _batches(memory, batch) + _rows(memory, row) + column, dtype)
     _check_alignment(memory, dtype)
     batch, row, column = _grid(batches, m, spec.n)
-    return read(memory, batch * memory.batch_stride + row * memory.stride + column, dtype)
+    return read(memory, _batches(memory, batch) + row * memory.stride + column, dtype)
 
 
 def _store(spec: FusedSpec, space: Space, memory: abi.Tensor, value: Tensor, m: int) -> None:
@@ -113,6 +113,12 @@ def _store(spec: FusedSpec, space: Space, memory: abi.Tensor, value: Tensor, m: 
             assert memory.column_period > 0
         places = batch * memory.batch_stride + _rows(memory, row) + _columns(memory, column)
     _memory(memory, places, value.dtype)[places.flatten()] = value.flatten()
+
+
+def _batches(memory: abi.Tensor, batch: Tensor) -> Tensor:
+    assert memory.batch_period > 0
+    outer = batch // memory.batch_period * memory.batch_outer
+    return outer + batch % memory.batch_period * memory.batch_stride
 
 
 def _rows(memory: abi.Tensor, row: Tensor) -> Tensor:
@@ -133,3 +139,4 @@ def _check_alignment(memory: abi.Tensor, dtype: torch.dtype) -> None:
     assert memory.data % ALIGNMENT == 0
     assert memory.stride * dtype.itemsize % ALIGNMENT == 0
     assert memory.batch_stride * dtype.itemsize % ALIGNMENT == 0
+    assert memory.batch_outer * dtype.itemsize % ALIGNMENT == 0

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define CF_ABI_VERSION 4
+#define CF_ABI_VERSION 5
 #define CF_MAX_OPERANDS 16
 #define CF_MAX_OUTPUTS 8
 #define CF_MAX_SCALARS 16
@@ -14,13 +14,15 @@
 extern "C" {
 #endif
 
-// A tensor of the program.  All numbers count elements.
+// A tensor of the program.  All numbers count elements; periods are positive.
 typedef struct {
   void* data;
-  int64_t stride;        // between rows of a tile or factor, entries of a vector (0 repeats one)
-  int64_t batch_stride;  // 0: all batches share it
+  int64_t stride;  // between rows of a tile or factor, entries of a vector (0 repeats one)
+  // Batch b is at b / batch_period * batch_outer + b % batch_period * batch_stride, where 0 repeats one; of
+  // an output at b * batch_stride.
+  int64_t batch_stride, batch_period, batch_outer;
   // Strided tiles only.  Row m is at m / row_period * row_outer + m % row_period * stride; column n of an
-  // output at n / column_period * column_outer + n % column_period * column_stride.  Periods are positive.
+  // output at n / column_period * column_outer + n % column_period * column_stride.
   int64_t row_period, row_outer;
   int64_t column_stride, column_period, column_outer;
 } CfTensor;
@@ -34,7 +36,7 @@ typedef struct {
 typedef struct {
   uint32_t abi_version;
   uint32_t reserved;
-  int64_t m;        // rows of a batch
+  int64_t m;  // rows of a batch
   int64_t k;
   int64_t batches;  // 1 where the kernel is not batched
   CfTensor a;
@@ -50,7 +52,7 @@ typedef struct {
 typedef struct {
   uint32_t abi_version;
   int32_t registers;
-  int32_t local_bytes;   // spills: 0 in a good kernel
+  int32_t local_bytes;  // spills: 0 in a good kernel
   int32_t shared_bytes;
   int32_t max_active_clusters;
   int32_t threads;
@@ -64,11 +66,11 @@ typedef struct {
 //   int     cf_info_<stem>(CfInfo*)
 // They return 0, a cudaError_t (positive), or one of these:
 enum {
-  CF_ERROR_ABI = -1,          // built against another version of this header
-  CF_ERROR_ARGUMENT = -2,     // a pointer or a stride is misaligned, or a size is out of range
-  CF_ERROR_TENSOR_MAP = -3,   // the driver refused a TMA descriptor
-  CF_ERROR_DRIVER = -4,       // no usable driver
-  CF_ERROR_RESIDENCY = -5     // the GPU cannot hold all tiles at once that wait for each other
+  CF_ERROR_ABI = -1,  // built against another version of this header
+  CF_ERROR_ARGUMENT = -2,  // a pointer or a stride is misaligned, or a size is out of range
+  CF_ERROR_TENSOR_MAP = -3,  // the driver refused a TMA descriptor
+  CF_ERROR_DRIVER = -4,  // no usable driver
+  CF_ERROR_RESIDENCY = -5  // the GPU cannot hold all tiles at once that wait for each other
 };
 
 #ifdef __cplusplus

@@ -11,7 +11,7 @@ from itertools import pairwise
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.deferral import Deferred, defer, why_not
 from comfuse.generator.ops import REDUCTIONS
-from comfuse.generator.phases import PhaseProgram, moves_rows
+from comfuse.generator.phases import PhaseProgram
 from comfuse.generator.plan import constraints as one_gemm
 from comfuse.generator.plan.chain import memory, registers
 from comfuse.generator.plan.chain.kernel import (
@@ -145,14 +145,6 @@ def middle_runs_in_blocks(chain: ChainSpec) -> str | None:
     return why_not_in_blocks(deferred, split_middle(deferred))
 
 
-def middle_tiles_are_whole(chain: ChainSpec) -> str | None:
-    tiles = [(link, o) for link in chain.links[:-1] for o in link.operands if o.space is Space.TILE]
-    name = next((o.name for link, o in tiles if not moves_rows(link, o)), None)
-    if name is None:
-        return None
-    return f"{name}: a tile between the GEMMs whose rows do not all start at multiples of 16 bytes"
-
-
 def middle_operands_are_read(chain: ChainSpec) -> str | None:
     """The kernel tells them from other links' by who reads them."""
     for number, link in enumerate(chain.links[:-1]):
@@ -244,7 +236,6 @@ CHAIN_CONSTRAINTS: tuple[ChainConstraint, ...] = (
     middle_reduces_rows,
     middle_can_be_deferred,
     vectors_meet_one_factor,
-    middle_tiles_are_whole,
     middle_operands_are_read,
     middle_runs_in_blocks,
     rows_do_not_meet,

@@ -24,18 +24,21 @@ from comfuse.generator.plan.gpus import Gpu
 from comfuse.generator.spec import Space
 
 
-def floor_us(chain: ChainSpec, gpu: Gpu, m: int) -> float:
+def floor_us(chain: ChainSpec, gpu: Gpu, m: int, repeated: float = 0.0) -> float:
     """Arithmetic at the measured peak or compulsory memory traffic, whichever takes longer."""
-    return 1e6 * max(sum(_flops(chain, m)) / gpu.flops, traffic(chain, m) / gpu.bandwidth)
+    return 1e6 * max(sum(_flops(chain, m)) / gpu.flops, traffic(chain, m, repeated) / gpu.bandwidth)
 
 
 def _flops(chain: ChainSpec, m: int) -> list[float]:
     return [2.0 * m * link.products * link.n * link.k for link in chain.links]
 
 
-def traffic(chain: ChainSpec, m: int) -> float:
-    """Bytes that must pass through global memory: every tensor once, what links hand on not at all."""
-    total = sum(one_gemm.traffic(link, m) for link in chain.links)
+def traffic(chain: ChainSpec, m: int, repeated: float = 0.0) -> float:
+    """Bytes that must pass through global memory: every tensor once, what links hand on not at all.
+
+    ``repeated``: as of one GEMM, of all links.
+    """
+    total = sum(one_gemm.traffic(link, m) for link in chain.links) - repeated
     return total - sum(2 * m * link.n * link.dtype.nbytes for link in chain.links[:-1])
 
 
@@ -48,6 +51,7 @@ def predict_us(
     weights: Weights,
     gpu: Gpu,
     m: int,
+    repeated: float = 0.0,
 ) -> float:
     """Time of one launch in microseconds.  It may come out below what is possible (:func:`floor_us`).
 
@@ -64,7 +68,7 @@ def predict_us(
     first_two = gemms / tiles * sum(flops[:2]) / sum(flops)
     programs = _middle_us(chain, middle, shape, gpu, first_two) + _behind_us(program, gpu)
     programs += sum(_further_us(between, shape, gpu) for between in further)
-    memory_us = 1e6 * traffic(chain, m) / gpu.bandwidth
+    memory_us = 1e6 * traffic(chain, m, repeated) / gpu.bandwidth
     busy = gemms + tiles * programs
     both = math.sqrt(math.hypot(busy * busy, memory_us * memory_us))
     return constants.launch_us + _loading_us(staying, gpu) + both  # nothing runs before what stays has come

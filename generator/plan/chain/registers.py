@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from comfuse.generator.chain import ChainSpec
 from comfuse.generator.ops import REDUCTIONS
-from comfuse.generator.phases import PhaseProgram
+from comfuse.generator.phases import PhaseProgram, moves_rows
 from comfuse.generator.plan.chain.kernel import BLOCK, ChainShape, outer_tile, padded_k, tile_columns
 from comfuse.generator.plan.registers import beside
 
@@ -34,17 +34,19 @@ def held(chain: ChainSpec, middle: PhaseProgram, program: PhaseProgram, shape: C
 def _held_by_two(chain: ChainSpec, middle: PhaseProgram, shape: ChainShape) -> int:
     """The second's result, the first's, one packed as the second's A, rows of X.
 
-    Beside them, the middle's values of a thread's two rows.
+    Beside them, the middle's values of a thread's two rows, and where those of strided tiles lie.
     """
     first, second = chain.links[:2]
     results = tile_columns(second.n) // 2 + shape.buffers * first.products * BLOCK // 2
     packed = BLOCK // 4
     rows = padded_k(first.k) // 4 if shape.rows_in_registers else 0
     values = 2 * sum(len(phase.columns) for phase in middle.phases)
+    read = {o for phase in middle.phases for o in phase.tiles}
+    addresses = 4 * sum(not moves_rows(middle.spec, middle.spec.operands[o]) for o in read)
     # Of two rows too: what reductions have so far, a peak's shift and what it scales by.
     states = sum(REDUCTIONS[middle.spec.nodes[r].op].state_floats for r in middle.reductions)
     states += 2 * (len(middle.phases) - 1)
-    return results + packed + rows + values + 2 * states
+    return results + packed + rows + values + addresses + 2 * states
 
 
 def most_held(chain: ChainSpec, middle: PhaseProgram, shape: ChainShape) -> int:

@@ -1,5 +1,6 @@
 // Runs the tiles of a kernel whose program copies a strided tile, or writes where each element is, thread
 // by thread.
+#include "comfuse/sm90/batches.hpp"
 #include "comfuse/sm90/store.hpp"
 
 namespace cf = comfuse;
@@ -15,6 +16,7 @@ struct Kernel {
   struct Params {
     int m;
     CfTensor operands[1], outputs[1];
+    BatchSteps<int64_t> operand_batches[1];
     float scalars[1];
   };
   struct Item {
@@ -22,6 +24,12 @@ struct Kernel {
     int row() const { return block * TileM; }
     int column() const { return tile_n * TileN; }
   };
+  static int64_t batch_of_operand(Params const& params, int operand, Item const& item) {
+    return params.operand_batches[operand].of(item.batch);
+  }
+  static int64_t batch_of_output(Params const& params, int output, Item const& item) {
+    return item.batch * params.outputs[output].batch_stride;
+  }
 };
 
 template <class K, class T, class X>
@@ -59,11 +67,11 @@ using Place = cf::Add<cf::Mul<cf::RowIndex, Thousand>, cf::ColumnIndex>;
 #define RUN(NAME, T, N, FRAGMENTS)                                                                      \
   extern "C" void copy_##NAME##_##N(int m, int batches, CfTensor const* operand, CfTensor const* out) { \
     using K = Kernel<N, FRAGMENTS, cf::T>;                                                              \
-    run<K, cf::T, cf::StridedTile<0, cf::T>>({m, {*operand}, {*out}, {}}, batches);                     \
+    run<K, cf::T, cf::StridedTile<0, cf::T>>({m, {*operand}, {*out}, {batch_steps(*operand, batches)}, {}}, batches);                     \
   }                                                                                                     \
   extern "C" void place_##NAME##_##N(int m, int batches, CfTensor const* out) {                         \
     using K = Kernel<N, FRAGMENTS, cf::T>;                                                              \
-    run<K, cf::fp32, Place>({m, {*out}, {*out}, {}}, batches);                                          \
+    run<K, cf::fp32, Place>({m, {*out}, {*out}, {}, {}}, batches);                                          \
   }
 #define RUN_ALL(NAME, T) \
   RUN(NAME, T, 64, 1)    \

@@ -68,14 +68,11 @@ struct ChainFactors {
   // Both GEMMs are in flight at once.
   static_assert(kStreamedBlocks == 0 || kRing >= (Weights::kFirst ? 1 : 2));
 
-  // From batch to batch, as in Mainloop::Maps.
-  struct OneBatch {};
-  struct Steps {
-    int rows_step, first_step[kProducts], second_step;
-  };
-  struct Maps : std::conditional_t<kBatched, Steps, OneBatch> {
+  // And which matrix of each is a batch's, where there are batches.
+  struct Maps {
     CUtensorMap rows, first[kProducts];
     LaterMaps later[kLater];
+    BatchSteps<int> rows_batches, first_batches[kProducts];
   };
 
   // In shared memory.  Barriers: of each resident block, then the ring's full and empty ones.
@@ -103,17 +100,21 @@ struct ChainFactors {
   CF_DEVICE static void load_rows(Maps const& maps, uint64_t hint, uint64_t* full, uint8_t* to, int row,
                                   int batch) {
     Barrier::arrive_and_expect_tx(full, kRowBytes);
+    [[maybe_unused]] int const matrix = kBatched ? maps.rows_batches.of(batch) : 0;
 #pragma unroll
     for (int box = 0; box < kBoxesK; ++box) {
       uint8_t* const part = to + box * kBlockBytes;
       if constexpr (kBatched)
-        cute::SM90_TMA_LOAD_3D::copy(&maps.rows, full, hint, part, box * 64, row, batch * maps.rows_step);
+        cute::SM90_TMA_LOAD_3D::copy(&maps.rows, full, hint, part, box * 64, row, matrix);
       else
         cute::SM90_TMA_LOAD_2D::copy(&maps.rows, full, hint, part, box * 64, row);
     }
   }
   CF_DEVICE static void load_first(Maps const& maps, uint64_t* full, uint8_t* to, int block, int batch) {
     Barrier::arrive_and_expect_tx(full, kFirstBytes);
+    [[maybe_unused]] int matrices[kProducts] = {};
+    if constexpr (kBatched)
+      for (int p = 0; p < kProducts; ++p) matrices[p] = maps.first_batches[p].of(batch);
 #pragma unroll
     for (int box = 0; box < kBoxesK; ++box) {
 #pragma unroll
@@ -121,7 +122,7 @@ struct ChainFactors {
         uint8_t* const part = to + (box * kProducts + p) * kBlockBytes;
         if constexpr (kBatched)
           cute::SM90_TMA_LOAD_3D::copy(&maps.first[p], full, kAgain, part, box * 64, block * kBlock,
-                                       batch * maps.first_step[p]);
+                                       matrices[p]);
         else
           cute::SM90_TMA_LOAD_2D::copy(&maps.first[p], full, kAgain, part, box * 64, block * kBlock);
       }
@@ -130,7 +131,7 @@ struct ChainFactors {
   template <int kFactor>
   CF_DEVICE static void load_later(Maps const& maps, uint64_t* full, uint8_t* to, int block, int batch) {
     int matrix = 0;
-    if constexpr (kBatched) matrix = batch * maps.second_step;
+    if constexpr (kBatched) matrix = maps.later[kFactor].batches.of(batch);
     LaterAt<kFactor>::template load<kAgain>(maps.later[kFactor], full, to, block, matrix);
   }
   // Calls `f` with the number of each factor behind the second, as a type.

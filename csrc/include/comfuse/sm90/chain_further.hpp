@@ -79,10 +79,10 @@ class FurtherGemm {
 
   // `row`: the first of the warp's 16 rows in the matrix.  `results`: what the GEMM before gave, and in its
   // place what this one gives.
-  CF_DEVICE void run(int row, typename Factors::Results& results) {
+  CF_DEVICE void run(typename Kernel::Item const& item, int row, typename Factors::Results& results) {
     auto& values = first_of<kTileK / 2>(results);
     auto& result = first_of<Factor::TileN / 2>(results);
-    run_middle(row, values);
+    run_middle(item, row, values);
     uint32_t passed[kTileK / 4];
     pack_passed<T>(values, passed);
     keep_registers(passed);  // all are packed before their registers become the result's
@@ -96,8 +96,8 @@ class FurtherGemm {
   }
 
  private:
-  CF_DEVICE void run_middle(int row, float (&values)[kTileK / 2]) {
-    MiddleRows<Kernel, Middle> const rows(params_, row + lane_id() / 4);
+  CF_DEVICE void run_middle(typename Kernel::Item const& item, int row, float (&values)[kTileK / 2]) {
+    MiddleRows<Kernel, Middle> const rows(params_, item, row + lane_id() / 4);
     MiddleSource<Kernel, Middle, 1> source(params_, rows, vectors_, warp_of_group() * 16);
 #pragma unroll
     for (int chunk = 0; chunk < kColumns; chunk += kFragmentColumns) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "comfuse/abi.h"
+#include "comfuse/sm90/batches.hpp"
 #include "comfuse/sm90/chain_mainloop.hpp"
 #include "comfuse/sm90/chain_ring.hpp"
 #include "comfuse/sm90/chain_scheduler.hpp"
@@ -127,8 +128,9 @@ struct FusedChain {
   struct Params : std::conditional_t<kFolds, SecondFactor, NoSecondFactor> {
     typename Factors::Maps factors;
     CUtensorMap tiles[kTileOperands > 0 ? kTileOperands : 1];
-    int tile_steps[kTileOperands > 0 ? kTileOperands : 1];
+    BatchSteps<int> tile_batches[kTileOperands > 0 ? kTileOperands : 1];
     CfTensor operands[OperandList::size > 0 ? OperandList::size : 1], outputs[kOutputs > 0 ? kOutputs : 1];
+    BatchSteps<int64_t> operand_batches[kBatched && OperandList::size > 0 ? OperandList::size : 1];
     float scalars[CF_MAX_SCALARS];
     int m, row_blocks;
     bool rows_are_operand;
@@ -139,13 +141,17 @@ struct FusedChain {
   static_assert(!kBatched || (vector_bytes<void, 1, 1>(OperandList{}) == 0 && !kFolds),
                 "vectors are for all batches");
   // Where the batch's part of a tensor begins.
-  template <class T>
-  CF_DEVICE static T* base(CfTensor const& tensor, Item const& item) {
-    T* const data = static_cast<T*>(tensor.data);
+  CF_DEVICE static int64_t batch_of_operand(Params const& params, int operand, Item const& item) {
     if constexpr (kBatched)
-      return data + item.batch * tensor.batch_stride;
+      return params.operand_batches[operand].of(item.batch);
     else
-      return data;
+      return 0;
+  }
+  CF_DEVICE static int64_t batch_of_output(Params const& params, int output, Item const& item) {
+    if constexpr (kBatched)
+      return item.batch * params.outputs[output].batch_stride;
+    else
+      return 0;
   }
 
   CF_DEVICE static bool rows_are_operand(Params const& params) {
@@ -273,14 +279,24 @@ struct FusedChain {
                                       Position& position, List<Leaf...>) {
     if constexpr (sizeof...(Leaf) > 0) {
       constexpr int kColumns[] = {columns_between<Leaf>(TileN, Betweens{})...};
+      int const matrices[] = {matrix_of(params, item, Leaf{})...};
 #pragma unroll 1
-      for (int column = 0; column < kColumns[0]; column += kFragmentColumns)
-        (produce_slot(params, shared, item, column, position, Leaf{}), ...);
+      for (int column = 0; column < kColumns[0]; column += kFragmentColumns) {
+        int leaf = 0;
+        (produce_slot(params, shared, item.row(), column, matrices[leaf++], position, Leaf{}), ...);
+      }
     }
   }
+  template <class Leaf>
+  CF_DEVICE static int matrix_of(Params const& params, Item const& item, Leaf) {
+    if constexpr (kBatched)
+      return params.tile_batches[index_among<IsTile, Leaf>(OperandList{})].of(item.batch);
+    else
+      return 0;
+  }
   template <class Position, class Leaf>
-  CF_DEVICE static void produce_slot(Params const& params, Shared const& shared, Item const& item, int column,
-                                     Position& position, Leaf) {
+  CF_DEVICE static void produce_slot(Params const& params, Shared const& shared, int row, int column,
+                                     int matrix, Position& position, Leaf) {
     constexpr int kMap = index_among<IsTile, Leaf>(OperandList{});
     constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     wait(shared.ring.empty[position.slot], position.phase ^ 1);
@@ -288,10 +304,9 @@ struct FusedChain {
     Barrier::arrive_and_expect_tx(full, 64 * 32 * sizeof(typename ElementOf<Leaf>::type));
     uint8_t* const slot = shared.ring.slots + position.slot * kSlotBytes;
     if constexpr (kBatched)
-      cute::SM90_TMA_LOAD_3D::copy(&params.tiles[kMap], full, kHint, slot, column, item.row(),
-                                   item.batch * params.tile_steps[kMap]);
+      cute::SM90_TMA_LOAD_3D::copy(&params.tiles[kMap], full, kHint, slot, column, row, matrix);
     else
-      cute::SM90_TMA_LOAD_2D::copy(&params.tiles[kMap], full, kHint, slot, column, item.row());
+      cute::SM90_TMA_LOAD_2D::copy(&params.tiles[kMap], full, kHint, slot, column, row);
     position.advance();
   }
 
@@ -362,10 +377,11 @@ struct FusedChain {
       wait(shared.rows_full[rows.stage], rows.phase);
       uint8_t* const rows_of_tile = shared.rows_of(rows.stage);
       epilogue.ring().begin_tile(rows_of_tile);
-      mainloop.run({rows_of_tile, shared.rows_empty + rows.stage, item.row() + warp_of_group() * 16, vectors},
-                   results, [&] {
-                     if constexpr (kOuterBuffers > 1) copy_columns(params, item, vectors, ColumnVectors{});
-                   });
+      mainloop.run(
+          {item, rows_of_tile, shared.rows_empty + rows.stage, item.row() + warp_of_group() * 16, vectors},
+          results, [&] {
+            if constexpr (kOuterBuffers > 1) copy_columns(params, item, vectors, ColumnVectors{});
+          });
       weights.finish_tile();
       epilogue.run(reinterpret_cast<Accumulator&>(results), item);
       epilogue.ring().release_tile(params, shared.rows_empty + rows.stage);

@@ -8,6 +8,7 @@
 #include <cuda.h>
 
 #include "comfuse/program_parts.hpp"
+#include "comfuse/sm90/batches.hpp"
 #include "comfuse/sm90/instructions.hpp"
 #include "comfuse/sm90/shared_layout.hpp"
 
@@ -15,6 +16,7 @@ namespace comfuse::sm90 {
 
 struct LaterMaps {
   CUtensorMap all, partial;
+  BatchSteps<int> batches;  // which matrix of `all` is a batch's
 };
 
 // `Columns`: K, the N of the GEMM before.  `IsLast`: of the chain.

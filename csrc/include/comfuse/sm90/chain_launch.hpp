@@ -19,18 +19,13 @@ struct FactorMaps<FusedChain<Parts...>> {
       params.rows_are_operand =
           are_same(args.a, args.operands[ElementOf<typename Kernel::RowsOperand>::index]);
     constexpr bool kBatched = Kernel::kBatched;
-    bool ok =
-        encode_factor<T, false, kBatched>(&maps.rows, args.a, args.batches, args.m, args.k, Kernel::TileM);
+    bool ok = encode_factor<T, false, kBatched>(&maps.rows, &maps.rows_batches, args.a, args.batches, args.m,
+                                                args.k, Kernel::TileM);
     for (int p = 0; p < Factors::kProducts; ++p)
-      ok = ok && encode_factor<T, false, kBatched>(&maps.first[p], args.b[p], args.batches, Factors::H,
-                                                   args.k, Factors::kBlock);
-    CfTensor const& second = args.b[Factors::kProducts];
+      ok = ok && encode_factor<T, false, kBatched>(&maps.first[p], &maps.first_batches[p], args.b[p],
+                                                   args.batches, Factors::H, args.k, Factors::kBlock);
     ok = ok && encode_later(maps.later, args, typename Factors::Later{});
-    if constexpr (kBatched) {
-      maps.rows_step = step_of(args.a), maps.second_step = step_of(second);
-      for (int p = 0; p < Factors::kProducts; ++p) maps.first_step[p] = step_of(args.b[p]);
-    }
-    if constexpr (Kernel::kFolds) params.second = second;
+    if constexpr (Kernel::kFolds) params.second = args.b[Factors::kProducts];
     return ok;
   }
 
@@ -46,8 +41,8 @@ struct FactorMaps<FusedChain<Parts...>> {
   template <class Factor>
   static bool encode_factor_of(Factor, LaterMaps& maps, CfTensor const& b, int64_t batches) {
     if constexpr (!Factor::kPermuted)
-      return encode_factor<T, Factor::kMNMajor, Kernel::kBatched>(&maps.all, b, batches, Factor::N, Factor::K,
-                                                                  Factor::TileN);
+      return encode_factor<T, Factor::kMNMajor, Kernel::kBatched>(&maps.all, &maps.batches, b, batches,
+                                                                  Factor::N, Factor::K, Factor::TileN);
     constexpr int kGroups = Factor::N / 32, kRest = Factor::kPartialColumns;
     bool ok = true;
     if (kGroups > 0)

@@ -33,6 +33,7 @@ class ChainMainloop {
  public:
   using Results = typename Factors::Results;
   struct Tile {
+    typename Kernel::Item item;
     uint8_t* rows;  // of X, in shared memory
     uint64_t* rows_empty;
     int row;  // first of the warp's 16 rows in the matrix
@@ -50,7 +51,7 @@ class ChainMainloop {
   CF_DEVICE void run(Tile const& tile, Results& results, Begun const& begun) {
     run_both(tile, first_of<Second::TileN / 2>(results), begun);
     Factors::for_each_further([&](auto factor) {
-      FurtherGemm<Kernel, factor>(params_, weights_, ring_, vectors_).run(tile.row, results);
+      FurtherGemm<Kernel, factor>(params_, weights_, ring_, vectors_).run(tile.item, tile.row, results);
     });
     auto& outer = first_of<Factors::TileN / 2>(results);
     if constexpr (!Factors::Last::kPermuted) transpose(outer);
@@ -68,7 +69,7 @@ class ChainMainloop {
     multiply_first<0>(0);
     if constexpr (Factors::kRowsInRegisters) free_rows(tile);
     begun();
-    MiddleRows<Kernel, Middle> const rows(params_, tile.row + lane_id() / 4);
+    MiddleRows<Kernel, Middle> const rows(params_, tile.item, tile.row + lane_id() / 4);
     Source source(params_, rows, vectors_, warp_of_group() * 16);
     finish_first<0>(tile, kBlocks == 1);
 

@@ -17,15 +17,19 @@ CF_DEVICE int warp_of_group() { return threadIdx.x / 32 % 4; }
 template <class Kernel, class Middle>
 struct MiddleRows {
   using Columns = typename Middle::Columns;
+  using Strided =
+      typename Filter<IsStridedTile, MiddleOperandsOf<Middle, typename Kernel::OperandList>>::type;
 
   typename Kernel::Params const& params;
   int rows[2];
   float values[Columns::size + 1][2];
+  StridedRows<2> strided[Strided::size + 1];
 
   // `row`: the thread's first row; the other is 8 rows on.
-  CF_DEVICE MiddleRows(typename Kernel::Params const& params_, int row)
+  CF_DEVICE MiddleRows(typename Kernel::Params const& params_, typename Kernel::Item const& item, int row)
       : params(params_), rows{row, row + 8} {
     evaluate(Columns{});
+    locate(item, Strided{});
   }
 
  private:
@@ -54,6 +58,15 @@ struct MiddleRows {
   CF_DEVICE void evaluate_rows(int index, X) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) values[index][half] = evaluate_one(OneRow{*this, params, half}, X{});
+  }
+  template <class... Operand>
+  CF_DEVICE void locate(typename Kernel::Item const& item, List<Operand...>) {
+    [[maybe_unused]] auto const row_of = [&](int half) { return min(rows[half], params.m - 1); };
+    [[maybe_unused]] int operand = 0;
+    (strided[operand++].template locate<typename ElementOf<Operand>::type, 0>(
+         params.operands[ElementOf<Operand>::index],
+         Kernel::batch_of_operand(params, ElementOf<Operand>::index, item), params.m, row_of),
+     ...);
   }
 };
 
@@ -103,6 +116,26 @@ CF_DEVICE Fragment read(MiddleSource<Kernel, Middle, Products> const& source, Ti
 #pragma unroll
   for (int n = 0; n < kFragmentValues; n += 2)
     detail::load_pair(x + n / 2 % 2 * 8 * kFragmentColumns + n / 4 * 8, f.v[n], f.v[n + 1]);
+  return f;
+}
+
+template <class Kernel, class Middle, int Products, int Index, class T>
+CF_DEVICE Fragment read(MiddleSource<Kernel, Middle, Products> const& source, StridedTile<Index, T>) {
+  using Leaf = StridedTile<Index, T>;
+  constexpr int kColumns = Kernel::template kColumnsOf<Leaf>;
+  auto const& rows =
+      source.rows.strided[index_among<IsStridedTile, Leaf>(typename MiddleRows<Kernel, Middle>::Strided{})];
+  Fragment f;
+#pragma unroll
+  for (int n = 0; n < kFragmentValues; n += 2) {
+    T const* x = rows.template row<T>(n / 2 % 2) + source.column + n / 4 * 8 + first_pair_of_thread();
+    f.v[n] = f.v[n + 1] = 0.f;
+    if (kColumns % kFragmentColumns != 0 && source.column + n / 4 * 8 >= kColumns) continue;
+    if (rows.blocks)
+      detail::load_pair(x, f.v[n], f.v[n + 1]);
+    else
+      f.v[n] = to_float(x[0]), f.v[n + 1] = to_float(x[1]);
+  }
   return f;
 }
 

@@ -188,7 +188,8 @@ class Epilogue {
   template <class T>
   CF_DEVICE T* output_row(int output, Item const& item) const {
     CfTensor const& out = params_.outputs[output];
-    return Kernel::template base<T>(out, item) + int64_t(item.row() + owned_row_) * out.stride;
+    return static_cast<T*>(out.data) + Kernel::batch_of_output(params_, output, item) +
+           int64_t(item.row() + owned_row_) * out.stride;
   }
   template <class P, class... E>
   CF_DEVICE void store_columns(RowSource<Kernel, P> const& rows, Tile const& tile, List<E...>) const {

@@ -95,9 +95,9 @@ struct FragmentSource {
   CF_DEVICE void locate_runs(uint8_t* (&runs)[kRows]) const {
     using T = typename ElementOf<Store>::type;
     CfTensor const& tensor = params.outputs[ElementOf<Store>::index];
-    T* const first = Kernel::template base<T>(tensor, item) +
-                     (item.row() + row + lane_id() / 4) * tensor.stride + item.column() +
-                     first_column_to_store<T>();
+    T* const first =
+        static_cast<T*>(tensor.data) + Kernel::batch_of_output(params, ElementOf<Store>::index, item) +
+        (item.row() + row + lane_id() / 4) * tensor.stride + item.column() + first_column_to_store<T>();
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       runs[r] = reinterpret_cast<uint8_t*>(first + (r / 2 * 64 + r % 2 * 8) * tensor.stride);
@@ -112,10 +112,12 @@ struct FragmentSource {
     };
     [[maybe_unused]] int operand = 0, output = 0;
     (operands[operand++].template locate<typename ElementOf<Operand>::type, 0>(
-         params.operands[ElementOf<Operand>::index], item.batch, params.m, row_of),
+         params.operands[ElementOf<Operand>::index],
+         Kernel::batch_of_operand(params, ElementOf<Operand>::index, item), params.m, row_of),
      ...);
     (outputs[output++].template locate<typename ElementOf<Store>::type, Kernel::N>(
-         params.outputs[ElementOf<Store>::index], item.batch, params.m, row_of),
+         params.outputs[ElementOf<Store>::index],
+         Kernel::batch_of_output(params, ElementOf<Store>::index, item), params.m, row_of),
      ...);
   }
 };

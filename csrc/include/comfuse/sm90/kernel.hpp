@@ -4,6 +4,7 @@
 #pragma once
 
 #include "comfuse/abi.h"
+#include "comfuse/sm90/batches.hpp"
 #include "comfuse/sm90/collector.hpp"
 #include "comfuse/sm90/epilogue.hpp"
 #include "comfuse/sm90/mainloop.hpp"
@@ -102,8 +103,9 @@ struct FusedGemm {
   struct Params {
     typename Main::Maps gemm;
     CUtensorMap tiles[kTileOperands > 0 ? kTileOperands : 1];
-    int tile_steps[kTileOperands > 0 ? kTileOperands : 1];  // from batch to batch, as in Main::Maps
+    BatchSteps<int> tile_batches[kTileOperands > 0 ? kTileOperands : 1];  // as in Main::Maps
     CfTensor operands[OperandList::size > 0 ? OperandList::size : 1], outputs[kOutputs > 0 ? kOutputs : 1];
+    BatchSteps<int64_t> operand_batches[kBatched && OperandList::size > 0 ? OperandList::size : 1];
     float scalars[CF_MAX_SCALARS];
     int m;                    // rows of a batch
     int row_blocks;           // of all batches
@@ -113,13 +115,17 @@ struct FusedGemm {
   };
 
   // Where the batch's part of a tensor begins.
-  template <class T>
-  CF_DEVICE static T* base(CfTensor const& tensor, Item const& item) {
-    T* const data = static_cast<T*>(tensor.data);
+  CF_DEVICE static int64_t batch_of_operand(Params const& params, int operand, Item const& item) {
     if constexpr (kBatched)
-      return data + item.batch * tensor.batch_stride;
+      return params.operand_batches[operand].of(item.batch);
     else
-      return data;
+      return 0;
+  }
+  CF_DEVICE static int64_t batch_of_output(Params const& params, int output, Item const& item) {
+    if constexpr (kBatched)
+      return item.batch * params.outputs[output].batch_stride;
+    else
+      return 0;
   }
 
   CF_DEVICE static void run(Params const& params) {
@@ -220,20 +226,30 @@ struct FusedGemm {
   template <class... Leaf>
   CF_DEVICE static void produce_phase(Params const& params, uint8_t* memory, Item const& item, Rings& rings,
                                       List<Leaf...>) {
-    if constexpr (sizeof...(Leaf) > 0)
+    if constexpr (sizeof...(Leaf) > 0) {
+      int const matrices[] = {matrix_of(params, item, Leaf{})...};
       for (int column = item.column(); column < item.column() + TileN; column += 32) {
 #pragma unroll
         for (int part = 0; part < TileM / 64; ++part) {
           int const member = part / kFragments;  // a constant once unrolled: rings stay in registers
-          (produce_slot(params, epilogue_memory(memory, 0, member), item, item.row() + part * 64, column,
-                        rings.members[member], Leaf{}),
+          int leaf = 0;
+          (produce_slot(params, epilogue_memory(memory, 0, member), item.row() + part * 64, column,
+                        matrices[leaf++], rings.members[member], Leaf{}),
            ...);
         }
       }
+    }
+  }
+  template <class Leaf>
+  CF_DEVICE static int matrix_of(Params const& params, Item const& item, Leaf) {
+    if constexpr (kBatched)
+      return params.tile_batches[index_among<IsTile, Leaf>(OperandList{})].of(item.batch);
+    else
+      return 0;
   }
   template <class Position, class Leaf>
-  CF_DEVICE static void produce_slot(Params const& params, EpilogueShared const& shared, Item const& item,
-                                     int row, int column, Position& position, Leaf) {
+  CF_DEVICE static void produce_slot(Params const& params, EpilogueShared const& shared, int row, int column,
+                                     int matrix, Position& position, Leaf) {
     constexpr int kMap = index_among<IsTile, Leaf>(OperandList{});
     constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     wait(shared.ring.empty[position.slot], position.phase ^ 1);
@@ -241,8 +257,7 @@ struct FusedGemm {
     Barrier::arrive_and_expect_tx(full, 64 * 32 * sizeof(typename ElementOf<Leaf>::type));
     uint8_t* slot = shared.ring.slots + position.slot * kSlotBytes;
     if constexpr (kBatched)
-      cute::SM90_TMA_LOAD_3D::copy(&params.tiles[kMap], full, kHint, slot, column, row,
-                                   item.batch * params.tile_steps[kMap]);
+      cute::SM90_TMA_LOAD_3D::copy(&params.tiles[kMap], full, kHint, slot, column, row, matrix);
     else
       cute::SM90_TMA_LOAD_2D::copy(&params.tiles[kMap], full, kHint, slot, column, row);
     position.advance();
@@ -275,7 +290,8 @@ struct FusedGemm {
                                      int count) {
     using T = typename ElementOf<Operand>::type;
     CfTensor const& tensor = params.operands[ElementOf<Operand>::index];
-    T const* const from = base<T>(tensor, item);
+    T const* const from =
+        static_cast<T const*>(tensor.data) + batch_of_operand(params, ElementOf<Operand>::index, item);
 #pragma unroll 4
     for (int i = lane_id(); i < count; i += 32)
       reinterpret_cast<T*>(to)[i] = first + i < end ? from[(first + i) * tensor.stride] : from_float<T>(0.f);

@@ -35,7 +35,11 @@ class Launcher {
     params.row_blocks = int(args->batches * blocks_of(args->m));
     params.blocks_of_batch = Divisor::of(uint32_t(blocks_of(args->m)));
     Layout::place(&params.workspace, workspace, params.row_blocks);
-    for (int i = 0; i < Kernel::OperandList::size; ++i) params.operands[i] = args->operands[i];
+    for (int i = 0; i < Kernel::OperandList::size; ++i) {
+      params.operands[i] = args->operands[i];
+      if constexpr (Kernel::kBatched)
+        params.operand_batches[i] = batch_steps(args->operands[i], args->batches);
+    }
     for (int i = 0; i < Kernel::kOutputs; ++i) params.outputs[i] = args->outputs[i];
     for (int i = 0; i < CF_MAX_SCALARS; ++i) params.scalars[i] = args->scalars[i];
     if (!FactorMaps<Kernel>::encode(params, *args) ||
@@ -77,7 +81,8 @@ class Launcher {
 
   // All rows start at multiples of `bytes`: 16 where TMA reads them.
   static bool is_aligned(CfTensor const& t, size_t element, size_t bytes = 16) {
-    uintptr_t const strides = uintptr_t(t.stride) | (Kernel::kBatched ? uintptr_t(t.batch_stride) : 0);
+    uintptr_t strides = uintptr_t(t.stride);
+    if (Kernel::kBatched) strides |= uintptr_t(t.batch_stride) | uintptr_t(t.batch_outer);
     return (reinterpret_cast<uintptr_t>(t.data) | strides * element) % bytes == 0;
   }
   static bool factors_aligned(CfArgs const& args) {
@@ -162,10 +167,10 @@ class Launcher {
     if constexpr (IsTile<Operand>::value) {
       constexpr int kMap = index_among<IsTile, Operand>(typename Kernel::OperandList{});
       CfTensor const& tensor = args.operands[ElementOf<Operand>::index];
-      params.tile_steps[kMap] = step_of(tensor);
       return encode_matrix<typename ElementOf<Operand>::type, Kernel::kBatched>(
-          &params.tiles[kMap], tensor, args.batches, args.m, Kernel::template kColumnsOf<Operand>, 64,
-          kFragmentColumns, Kernel::kPairs ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_NONE);
+          &params.tiles[kMap], &params.tile_batches[kMap], tensor, args.batches, args.m,
+          Kernel::template kColumnsOf<Operand>, 64, kFragmentColumns,
+          Kernel::kPairs ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_NONE);
     }
     return true;
   }

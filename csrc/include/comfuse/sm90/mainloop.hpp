@@ -16,6 +16,7 @@
 
 #include <cuda.h>
 
+#include "comfuse/sm90/batches.hpp"
 #include "comfuse/sm90/instructions.hpp"
 #include "comfuse/sm90/shared_layout.hpp"
 #include "comfuse/sm90/transpose.hpp"
@@ -82,10 +83,10 @@ struct Mainloop {
     CF_DEVICE uint8_t* b(uint32_t slot) const { return a(slot) + kBytesA; }
   };
 
-  // Tensor maps, and for each the step from batch to batch: 0 for a factor that all batches share.
+  // Tensor maps, and which matrix of each is a batch's.
   struct Maps {
     CUtensorMap a[kPasses], b[kProducts], b_partial[kPartialColumns > 0 ? kProducts : 1];
-    int a_step[kPasses], b_step[kProducts];
+    BatchSteps<int> a_batches[kPasses], b_batches[kProducts];
   };
 
   CF_DEVICE static void init(Shared const& shared) {
@@ -140,18 +141,24 @@ struct Mainloop {
   template <int Pass>
   CF_DEVICE static void load_pass(Shared const& shared, Position& position, Maps const& maps, int batch,
                                   int row, int column, int rank, int k_blocks) {
+    int matrix_a = 0, matrices_b[kProductsOfPass] = {};
+    if constexpr (kBatched) {
+      matrix_a = maps.a_batches[Pass].of(batch);
+#pragma unroll
+      for (int p = 0; p < kProductsOfPass; ++p) matrices_b[p] = maps.b_batches[Pass + p].of(batch);
+    }
     for (int k = 0; k < k_blocks; ++k, position.advance()) {
       wait(shared.empty[position.slot], position.phase ^ 1);
       uint64_t* full = shared.full + position.slot;
       Barrier::arrive_and_expect_tx(full, kStageBytes);
       int const first_a = PartA::first(rank), first_b = PartB::first(rank);
       load_a<Pass>(maps, full, shared.a(position.slot) + first_a * kLineBytes, k * TileK, row + first_a,
-                   batch);
+                   matrix_a);
 #pragma unroll
       for (int p = 0; p < kProductsOfPass; ++p)
         load_b<Pass>(maps, Pass + p, full,
                      shared.b(position.slot) + p * kBytesOfProduct + first_b * kLineBytes, k * TileK,
-                     column + first_b, batch);
+                     column + first_b, matrices_b[p]);
     }
   }
 
@@ -203,10 +210,10 @@ struct Mainloop {
       cute::SM90_TMA_LOAD::copy(&map, full, kHint, to, at...);
   }
   template <int Pass>
-  CF_DEVICE static void load_a(Maps const& maps, uint64_t* full, uint8_t* to, int k, int row, int batch) {
+  CF_DEVICE static void load_a(Maps const& maps, uint64_t* full, uint8_t* to, int k, int row, int matrix) {
     auto const load = [&](uint8_t* box, int inner, int outer) {
       if constexpr (kBatched)
-        load_box<PartA>(maps.a[Pass], full, box, inner, outer, batch * maps.a_step[Pass]);
+        load_box<PartA>(maps.a[Pass], full, box, inner, outer, matrix);
       else
         load_box<PartA>(maps.a[Pass], full, box, inner, outer);
     };
@@ -219,7 +226,7 @@ struct Mainloop {
   }
   template <int Pass>
   CF_DEVICE static void load_b(Maps const& maps, int product, uint64_t* full, uint8_t* to, int k, int column,
-                               int batch) {
+                               int matrix) {
     if constexpr (kPermutedB) {
 #pragma unroll
       for (int group = 0; group < PartB::kRows / 32; group += kGroupsOfBox) {
@@ -230,7 +237,7 @@ struct Mainloop {
     } else {
       auto const load = [&](uint8_t* box, int inner, int outer) {
         if constexpr (kBatched)
-          load_box<PartB>(maps.b[product], full, box, inner, outer, batch * maps.b_step[product]);
+          load_box<PartB>(maps.b[product], full, box, inner, outer, matrix);
         else
           load_box<PartB>(maps.b[product], full, box, inner, outer);
       };

@@ -33,12 +33,12 @@ struct StridedRows {
     return reinterpret_cast<T*>(rows[r]);
   }
 
-  // `row(r)`: the thread's r-th row within its batch.  `kColumns`: of the matrix; 0 for an operand, whose
-  // columns are contiguous.
+  // `batch`: where its part of the tensor begins.  `row(r)`: the thread's r-th row within it.  `kColumns`: of
+  // the matrix; 0 for an operand, whose columns are contiguous.
   template <class T, int kColumns, class Row>
-  CF_DEVICE void locate(CfTensor const& tensor, int batch, int m, Row const& row) {
+  CF_DEVICE void locate(CfTensor const& tensor, int64_t batch, int m, Row const& row) {
     constexpr int kAlignment = sizeof(T) == 1 ? 8 : 16;
-    auto const base = static_cast<T*>(tensor.data) + batch * tensor.batch_stride;
+    auto const base = static_cast<T*>(tensor.data) + batch;
     uint64_t strides = tensor.stride;
     if (tensor.row_period < m) strides |= tensor.row_outer;
     bool contiguous = true;

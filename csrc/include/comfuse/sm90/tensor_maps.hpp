@@ -40,20 +40,21 @@ bool encode(CUtensorMap* map, void* data, cuuint64_t const (&sizes)[Rank],
                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// From batch to batch: a tensor that all share has one batch, which all read.
-inline int step_of(CfTensor const& tensor) { return tensor.batch_stride != 0; }
-
-// Rows of contiguous columns, read in boxes of `box_rows` by `box_columns`; a matrix for each batch.
+// Rows of contiguous columns, read in boxes of `box_rows` by `box_columns`; `steps`: which matrix is a
+// batch's.
 template <class T, bool Batched>
-bool encode_matrix(CUtensorMap* map, CfTensor const& tensor, int64_t batches, int64_t rows, int64_t columns,
-                   int box_rows, int box_columns, CUtensorMapSwizzle swizzle) {
+bool encode_matrix(CUtensorMap* map, BatchSteps<int>* steps, CfTensor const& tensor, int64_t batches,
+                   int64_t rows, int64_t columns, int box_rows, int box_columns, CUtensorMapSwizzle swizzle) {
   auto const sized = [](int64_t x) { return cuuint64_t(x); };
   cuuint64_t const row = tensor.stride * sizeof(T);
   cuuint32_t const box[] = {cuuint32_t(box_columns), cuuint32_t(box_rows), 1};
   if constexpr (Batched) {
-    bool const shared = step_of(tensor) == 0;
-    return encode<T, 3>(map, tensor.data, {sized(columns), sized(rows), sized(shared ? 1 : batches)},
-                        {row, shared ? row : tensor.batch_stride * sizeof(T)}, {box[0], box[1], 1}, swizzle);
+    Matrices const matrices(tensor, batches);
+    *steps = matrices.steps;
+    return matrices.are_countable() &&
+           encode<T, 3>(map, tensor.data, {sized(columns), sized(rows), sized(matrices.count)},
+                        {row, matrices.stride > 0 ? matrices.stride * sizeof(T) : row}, {box[0], box[1], 1},
+                        swizzle);
   } else {
     return encode<T, 2>(map, tensor.data, {sized(columns), sized(rows)}, {row}, {box[0], box[1]}, swizzle);
   }
@@ -61,14 +62,14 @@ bool encode_matrix(CUtensorMap* map, CfTensor const& tensor, int64_t batches, in
 
 // A factor, `rows` by `k` whichever is contiguous, in boxes of `box_rows` by a K block.
 template <class T, bool MNMajor, bool Batched>
-bool encode_factor(CUtensorMap* map, CfTensor const& tensor, int64_t batches, int64_t rows, int64_t k,
-                   int box_rows) {
+bool encode_factor(CUtensorMap* map, BatchSteps<int>* steps, CfTensor const& tensor, int64_t batches,
+                   int64_t rows, int64_t k, int box_rows) {
   constexpr int kBlock = kLineBytes / sizeof(T);
   if constexpr (MNMajor)
-    return encode_matrix<T, Batched>(map, tensor, batches, k, rows, kBlock, kRowsOfBlock,
+    return encode_matrix<T, Batched>(map, steps, tensor, batches, k, rows, kBlock, kRowsOfBlock,
                                      CU_TENSOR_MAP_SWIZZLE_128B);
   else
-    return encode_matrix<T, Batched>(map, tensor, batches, rows, k, box_rows, kBlock,
+    return encode_matrix<T, Batched>(map, steps, tensor, batches, rows, k, box_rows, kBlock,
                                      CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
@@ -88,12 +89,10 @@ bool encode_permuted(CUtensorMap* map, CfTensor const& b, int64_t first, int run
 template <class Main, int Pass>
 bool encode_pass(typename Main::Maps* maps, CfArgs const& args, CfTensor const& a, int64_t k) {
   using T = typename Main::T;
-  bool ok = encode_factor<T, Main::template kMNMajorA<Pass>, Main::kBatched>(&maps->a[Pass], a, args.batches,
-                                                                             args.m, k, Main::PartA::kRows);
-  maps->a_step[Pass] = step_of(a);
+  bool ok = encode_factor<T, Main::template kMNMajorA<Pass>, Main::kBatched>(
+      &maps->a[Pass], &maps->a_batches[Pass], a, args.batches, args.m, k, Main::PartA::kRows);
   for (int p = Pass; p < Pass + Main::kProductsOfPass; ++p) {
     CfTensor const& b = args.b[p];
-    maps->b_step[p] = step_of(b);
     if constexpr (Main::kPermutedB) {
       constexpr int kGroups = Main::N / 32, kRest = Main::kPartialColumns;
       if (kGroups > 0) ok = ok && encode_permuted<T>(&maps->b[p], b, 0, 4, kGroups, k, Main::kGroupsOfBox);
@@ -101,7 +100,7 @@ bool encode_pass(typename Main::Maps* maps, CfArgs const& args, CfTensor const& 
       if (kGroups == 0) maps->b[p] = maps->b_partial[p];  // read beyond its one group only, for zeros
     } else {
       ok = ok && encode_factor<T, Main::template kMNMajorB<Pass>, Main::kBatched>(
-                     &maps->b[p], b, args.batches, Main::N, k, Main::PartB::kRows);
+                     &maps->b[p], &maps->b_batches[p], b, args.batches, Main::N, k, Main::PartB::kRows);
     }
   }
   return ok;
