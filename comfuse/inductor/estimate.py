@@ -1,7 +1,8 @@
 """How long a region takes fused, and how long TorchInductor takes for the same: a model, not a measurement.
 
 Fused is the planner's prediction.  TorchInductor runs the GEMM in a library and what follows it in kernels
-that read and write global memory.  Both are corrected by what was measured of regions of the same kind.
+that read and write global memory.  Both are corrected by what was measured of regions of the same kind, for
+the GPU that was measured and with its own constants (:func:`comfuse.inductor.measured.correction`).
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def estimate(
     Args:
         program: the region.
         m: its rows, all batches together.
-        gpu: as for :func:`comfuse.generator.plan.plan`.
+        gpu: as for :func:`comfuse.generator.plan.plan`, calibrated or not.
         template: whether TorchInductor may put elementwise work behind a GEMM of its own (max-autotune).
         drawn: bytes of each operand that takes a kernel of its own where the region is fused, and is else
             computed in the one behind the GEMM: masks of random numbers.
@@ -88,7 +89,7 @@ def estimate(
 def _of_chain(chain: ChainSpec, m: int, gpu: Gpu, template: bool, repeated: Sequence[float]) -> Estimate:
     one = _chain_plan(chain, m, gpu, sum(repeated))
     first, last = chain.links[0], chain.last
-    correction = measured.correction(Kind.CHAIN, first.n, first.k, last.n)
+    correction = measured.correction(gpu, Kind.CHAIN, first.n, first.k, last.n)
     fused = max(correction.fused_us(one.predicted_us, m * first.n), one.floor_us)
     links = [
         _of_one(link, m, gpu, template, own, correction.gemm)
@@ -145,7 +146,7 @@ def _of_one(
     plans = tuple(_plan(stage.spec, m, gpu, repeated) for stage in kernels)
     kind = kind_of(plans)
     library = _library_us(spec, max(m, 1), gpu)
-    correction = measured.correction(kind, spec.n, spec.k)
+    correction = measured.correction(gpu, kind, spec.n, spec.k)
     fused = sum(correction.fused_us(p.predicted_us, m * spec.n) for p in plans)
     gemms = spec.products * library * (correction.gemm if gemm is None else gemm)
     unfused = gemms + sum(_kernels_us(stage, m, gpu, repeated) for stage in kernels)

@@ -1,7 +1,8 @@
 """What was measured of regions of each kind, against what the planner predicted for them.
 
 Times are medians in microseconds on an H200, bf16, from the bench's results that :data:`ROWS` names; those
-of one row stand in one results file, so that their ratios mean something.
+of one row stand in one results file, so that their ratios mean something.  Predictions are by the constants
+that the planner has of an H200: no other GPU's, and none that were calibrated, are corrected by them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from statistics import fmean
+
+from comfuse.generator.plan.gpus import Gpu, find
+
+_GPU = find("h200")  # that was measured, with the constants of its predictions
 
 
 class Kind(Enum):
@@ -88,12 +93,24 @@ class Correction:
         return predicted_us * self.gemm + 1e-6 * self.excess_ps * elements
 
 
-def correction(kind: Kind, *sizes: int) -> Correction:
+def correction(gpu: Gpu, kind: Kind, *sizes: int) -> Correction:
     """What the measured regions of this kind say about one of these sizes: N and K, of a chain H, K and N.
 
     A class is a kind with all sizes to the next power of two.  Where it was not measured, the nearest one
-    that was counts, and only for what it makes worse.
+    that was counts, and only for what it makes worse.  Dtypes and rows are no part of a class: what was
+    measured is bf16 of 8192 rows and more, and counts for fp16, other operands and fewer rows too.
+
+    Args:
+        gpu: that the region is planned for.  Of the measured one, once it is calibrated, only losses count,
+            which are of times alone: its own constants hold what would be corrected.  Of others nothing does.
     """
+    if gpu.name != _GPU.name:
+        return Correction()
+    found = _correction(kind, sizes)
+    return found if gpu == _GPU else Correction(slower=found.slower)
+
+
+def _correction(kind: Kind, sizes: tuple[int, ...]) -> Correction:
     rows = [row for row in ROWS if row.kind is kind]
     if not rows:
         return Correction()

@@ -154,7 +154,7 @@ def test_a_chain_is_compared_with_the_better_of_each_link() -> None:
     region = lowered(graph.candidates[0])
     times = choose._estimate(region, "h200")
     assert times.kind is Kind.CHAIN
-    gemm = measured.correction(Kind.CHAIN, H, D, D).gemm
+    gemm = measured.correction(find("h200"), Kind.CHAIN, H, D, D).gemm
     apart = [lowered(link).lowered.spec for link in graph.candidates[0].links]
     each = [estimate._of_one(link, 65536, find("h200"), False, 0.0, gemm) for link in apart]  # type: ignore[arg-type]
     assert times.unfused_us == pytest.approx(sum(min(e.fused_us, e.unfused_us) for e in each))

@@ -17,6 +17,7 @@ from torch import Tensor
 from bench import direct, programs
 from bench.page import changed
 from bench.workloads import ChainWorkload, NormWorkload, Workload, by_name
+from comfuse import calibration
 from comfuse.frontend import trace_region
 from comfuse.generator import catalog
 from comfuse.generator.chain import ChainSpec
@@ -48,6 +49,7 @@ LATER = {
     "postnorm-8192x4096x4096": "postnorm-20261201-063903-1235ada",
     "b2b-1048576x64x256x64": "b2b-20261201-063541-1235ada",
 }
+H200 = gpus.find("h200")
 ROWS = [pytest.param(row, id=row.workload) for row in measured.ROWS]
 
 
@@ -148,7 +150,7 @@ def test_the_model_is_near_to_what_was_measured(row: Row) -> None:
         # It may be too kind to TorchInductor, but not too unkind; the links of a chain may be fused apart.
         kindest = 0.5 if row.kind is Kind.CHAIN else 0.65
         # A class has one factor for the library's GEMM, the mean of its rows', which may be above this row's.
-        above = measured.correction(row.kind, *row.shape[1:]).gemm / row.gemm - 1
+        above = measured.correction(H200, row.kind, *row.shape[1:]).gemm / row.gemm - 1
         unkindest = 1.03 * row.unfused_us + max(0.0, above) * row.gemm_us
         assert kindest * row.unfused_us < found.unfused_us < unkindest
 
@@ -216,9 +218,9 @@ def test_the_model_elsewhere(m: int, n: int, k: int, function: str, template: bo
 def test_a_class_that_was_slower_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Row("graphs-slow-8192x64x64", Kind.ROWS, 10.0, 20.0, 15.0, 10.0, 20.0)
     monkeypatch.setattr(measured, "ROWS", (slow,))
-    assert measured.correction(Kind.ROWS, 64, 50).slower == slow.workload
-    assert measured.correction(Kind.ROWS, 64, 128).slower is None
-    assert measured.correction(Kind.COLUMNS, 64, 64) == Correction()
+    assert measured.correction(H200, Kind.ROWS, 64, 50).slower == slow.workload
+    assert measured.correction(H200, Kind.ROWS, 64, 128).slower is None
+    assert measured.correction(H200, Kind.COLUMNS, 64, 64) == Correction()
     region = found(lambda x, w: F.layer_norm(x @ w, (64,)), half(256, 64), half(64, 64))
     verdict = choose.verdict(region, Policy(gpu="h200"))
     assert not verdict.fused
@@ -229,8 +231,49 @@ def test_a_class_that_was_slower_is_not_chosen(monkeypatch: pytest.MonkeyPatch) 
 def test_unmeasured_classes_inherit_only_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = Row("graphs-fast-8192x64x64", Kind.ROWS, 10.0, 15.0, 30.0, 10.0, 20.0)
     monkeypatch.setattr(measured, "ROWS", (fast,))
-    assert measured.correction(Kind.ROWS, 64, 64).excess_ps < 0
-    assert measured.correction(Kind.ROWS, 64, 1024).excess_ps == 0
+    assert measured.correction(H200, Kind.ROWS, 64, 64).excess_ps < 0
+    assert measured.correction(H200, Kind.ROWS, 64, 1024).excess_ps == 0
+
+
+#: As `comfuse calibrate` would have it on an H200 where everything takes a fifth longer than predicted.
+CALIBRATED = H200.calibrated({"flops": H200.flops / 1.2, "bandwidth": H200.bandwidth / 1.2})
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_what_is_predicted_otherwise_than_measured_rows_is_not_corrected(row: Row) -> None:
+    """Else what was calibrated away would be corrected again, or an H200's error be taken for another's."""
+    own, m = spec_of(row.workload), row.shape[0]
+    for gpu in (CALIBRATED, gpus.find("h100"), gpus.find("h200:114")):
+        found = estimate.estimate(own, m, gpu=gpu)
+        predicted = sum(p.predicted_us for p in found.plans)
+        assert found.fused_us == pytest.approx(max(predicted, sum(p.floor_us for p in found.plans)))
+        assert measured.correction(gpu, row.kind, *row.shape[1:]).gemm == 1.0
+    corrected = measured.correction(H200, row.kind, *row.shape[1:])
+    assert corrected != Correction()
+    assert measured.correction(H200.calibrated(H200.calibration()), row.kind, *row.shape[1:]) == corrected
+
+
+def test_losses_count_on_the_gpu_where_they_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are of times alone, whatever was predicted."""
+    slow = Row("graphs-slow-8192x64x64", Kind.ROWS, 10.0, 20.0, 15.0, 9.0, 16.0)
+    monkeypatch.setattr(measured, "ROWS", (slow,))
+    assert measured.correction(CALIBRATED, Kind.ROWS, 64, 64) == Correction(slower=slow.workload)
+    for other in ("h100", "h200:114"):
+        assert measured.correction(gpus.find(other), Kind.ROWS, 64, 64) == Correction()
+
+
+def test_a_calibrated_gpu_is_decided_for_without_corrections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMFUSE_CALIBRATION", str(tmp_path))
+    region = found(norm, half(16384, 1024), half(1024, 1024), half(16384, 1024))
+    own = choose.verdict(region, Policy(gpu="h200")).predicted_us
+    values = {"flops": H200.flops / 1.2}
+    made = calibration.Calibration("h200", "NVIDIA H200", "0", "2026-12-01", values, 0.2, 0.02)
+    calibration.write(made)
+    assert own != pytest.approx(plan(region.lowered.spec, H200, 16384).predicted_us)
+    predicted = plan(region.lowered.spec, H200.calibrated(values), 16384).predicted_us
+    assert choose.verdict(region, Policy(gpu="h200")).predicted_us == pytest.approx(predicted)
 
 
 # --- verdicts -------------------------------------------------------------------------------------------
