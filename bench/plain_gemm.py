@@ -19,6 +19,7 @@ from tabulate import tabulate
 from bench import providers, report, stock, workloads
 from bench.ahead import build_all, sources_of
 from bench.environment import ROOT, header
+from bench.goals import geomean
 from bench.processes import run_process
 from bench.report import Row, Spread
 
@@ -74,7 +75,7 @@ def table(rows: Sequence[Row], compiles: Sequence[dict[str, Any]]) -> str:
         cells.append(ratios[-1].text(3) if speeds else "-")
         body.append(cells)
         everything.append([cells[0], *(_median(times, [v])[0] for v in variants)])
-    mean = report.geomean(r.median for r in ratios)
+    mean = geomean(r.median for r in ratios)
     verdict = ""
     if mean is not None:
         verdict = f"{mean:.3f} ({'own' if min(r.median for r in ratios) >= THRESHOLD else 'below on some'})"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import math
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +14,9 @@ from typing import Any
 
 from tabulate import tabulate
 
+from bench import goals
 from bench.environment import commit
+from bench.goals import geomean
 from bench.providers import BASELINES, PROVIDERS
 from bench.workloads import Workload, by_name
 
@@ -214,11 +215,6 @@ def describe(head: dict[str, Any], rows: Sequence[Row]) -> str:
     )
 
 
-def geomean(values: Iterable[float]) -> float | None:
-    logs = [math.log(v) for v in values]
-    return math.exp(sum(logs) / len(logs)) if logs else None
-
-
 def table(rows: Sequence[Row], tablefmt: str = "github") -> str:
     """The summary as a table, geometric means last, then what failed."""
     summaries = summarise(rows)
@@ -284,4 +280,23 @@ def _geomeans(summaries: list[Summary], providers: list[str]) -> list[str]:
     ratios = ["" if p == "mm" else f"({mean(s.to_mm.get(p) for s in summaries)})" for p in providers]
     comfuse = mean(s.to_mm.get("comfuse") for s in summaries)
     speedup = mean((s.speedup for s in summaries), "x")
-    return ["geomean", *ratios, comfuse, "", speedup, mean(s.to_floor for s in summaries), "", "", ""]
+    return [
+        "geomean",
+        *ratios,
+        comfuse,
+        _family_goals(summaries),
+        speedup,
+        mean(s.to_floor for s in summaries),
+        "",
+        "",
+        "",
+    ]
+
+
+def _family_goals(summaries: list[Summary]) -> str:
+    """The goals of the geometric means, of the families that have any."""
+    speedups = {s.workload.name: s.speedup.median for s in summaries if s.speedup is not None}
+    to_mm = {s.workload.name: s.to_mm["comfuse"].median for s in summaries if "comfuse" in s.to_mm}
+    families = dict.fromkeys(s.workload.family for s in summaries)
+    found = [goal for family in families for goal in goals.of_family(family, speedups, to_mm)]
+    return ", ".join(f"{goal.text} {goal.outcome}" for goal in found)

@@ -7,8 +7,9 @@ from statistics import median
 
 from tabulate import tabulate
 
+from bench.goals import geomean
 from bench.models.providers import PROVIDERS
-from bench.report import Row, Spread, geomean
+from bench.report import Row, Spread
 from bench.workloads.models import MODEL_WORKLOADS, ModelWorkload
 
 

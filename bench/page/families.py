@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench import workloads
+from bench import goals, workloads
+from bench.goals import Goal
 from bench.page.entries import Entry, entries_of, unknown
 from bench.page.files import ResultsFile
 from bench.workloads.models import MODEL_WORKLOADS
@@ -28,6 +29,13 @@ class Measurement:
     def timed(self) -> set[str]:
         """The workloads that have a time of ours."""
         return {e.workload for e in self.entries if e.ours is not None}
+
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        """Of its family as a whole."""
+        speedups = {e.workload: e.speedup.median for e in self.entries if e.speedup is not None}
+        to_mm = {e.workload: e.to_mm.median for e in self.entries if e.to_mm is not None}
+        return goals.of_family(self.file.experiment, speedups, to_mm)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from bench import providers
+from bench.goals import geomean
 from bench.models import providers as model_providers
 from bench.page import tables
 from bench.page.changed import CHANGED
@@ -14,14 +15,14 @@ from bench.page.families import Family, Measurement
 from bench.page.files import ResultsFile, ranges
 from bench.page.model import Error, Point
 from bench.page.tables import NONE, Cell, Table, cells
-from bench.report import Spread, geomean
+from bench.report import Spread
 
 Link = Callable[[ResultsFile], str]  # where a file is, as seen from the page
 
 
 @dataclass(frozen=True)
 class Count:
-    """Of a family's comparisons and goals, over the entries that count."""
+    """Of a file's comparisons and goals, those of the whole family among them."""
 
     compared: int
     gains: int
@@ -31,16 +32,17 @@ class Count:
     failures: int
 
     @staticmethod
-    def of(entries: Sequence[Entry]) -> Count:
-        ratios = [e for e in entries if e.speedup is not None]
-        goals = [e.goal.met for e in entries if e.goal is not None and e.goal.met is not None]
+    def of(m: Measurement) -> Count:
+        ratios = [e for e in m.entries if e.speedup is not None]
+        each = [e.goal.met for e in m.entries if e.goal is not None]
+        goals = [met for met in (*each, *(goal.met for goal in m.goals)) if met is not None]
         return Count(
             compared=len(ratios),
             gains=sum(not e.loss and not e.faster for e in ratios),
             losses=sum(e.loss or bool(e.faster) for e in ratios),
             met=sum(goals),
             missed=len(goals) - sum(goals),
-            failures=sum(len(e.failures) for e in entries),
+            failures=sum(len(e.failures) for e in m.entries),
         )
 
 
@@ -82,7 +84,7 @@ def overview(families: Sequence[Family], link: Link) -> Table:
 
 
 def _totals(f: Family, m: Measurement, link: Link) -> tuple[Cell, ...]:
-    count = Count.of(m.entries)
+    count = Count.of(m)
     return cells(
         [
             f.name,
@@ -128,6 +130,14 @@ def shortfalls(families: Sequence[Family], link: Link, more: Sequence[Line] = ()
                     key = f"short--{anchor(m.file, e.workload)}--{i}"
                     line = [f.name, e.label, cell, _speedup(e), tables.spread(e.to_mm), where]
                     rows.append((ratio, key, cells(line)))
+            for i, goal in enumerate(goal for goal in m.goals if goal.met is False):
+                what_of_all = Cell(f"MISSED goal {goal.text}", "missed")
+                mean = _mean(e.speedup for e in m.entries)
+                ratios = [tables.ratio(mean, "x"), tables.ratio(_mean(e.to_mm for e in m.entries))]
+                line = [f.name, f"geomean of all {len(f.wanted)}", what_of_all, *ratios]
+                key = f"short--{anchor(m.file, 'geomean')}--{i}"
+                row = cells([*line, source(m.file, (), link)])
+                rows.append((float("inf") if mean is None else mean, key, row))
             for name in m.unknown:
                 line = [f.name, name, Cell("not a workload any more", "failed"), NONE, NONE]
                 key = f"short--{anchor(m.file, name)}"
@@ -172,7 +182,7 @@ def measurement(f: Family, m: Measurement, link: Link, *, folded: bool = False) 
         tables.ratio(_mean(e.to_mm for e in m.entries)),
         tables.ratio(_mean(e.to_floor for e in m.entries)),
     ]
-    means += [tables.ratio(_mean(e.speedup for e in m.entries), "x"), *("" for _ in range(6))]
+    means += [tables.ratio(_mean(e.speedup for e in m.entries), "x"), _goals(m), *("" for _ in range(5))]
     rows.append((anchor(m.file, "geomean"), cells([*means, source(m.file, (), link)])))
     notes = []
     if f.name != "plain_gemm":
@@ -226,6 +236,12 @@ def _goal(e: Entry) -> Cell:
     if e.goal.met is None:
         return Cell(f"{e.goal.text}: not measured")
     return Cell(f"{e.goal.text} met", "met") if e.goal.met else Cell(f"{e.goal.text} MISSED", "missed")
+
+
+def _goals(m: Measurement) -> Cell:
+    """Those of the geometric means."""
+    mark = "missed" if any(goal.met is False for goal in m.goals) else ""
+    return Cell(", ".join(f"{goal.text} {goal.outcome}" for goal in m.goals), mark)
 
 
 def _between(e: Entry) -> str:

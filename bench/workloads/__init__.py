@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bench.workloads.base import Workload
+from bench.workloads.base import Target, Workload
 from bench.workloads.chains import B2B, ChainWorkload, NetworkWorkload
 from bench.workloads.graphs import EPILOGUES, GRAPHS, GraphWorkload
-from bench.workloads.norms import NARROW, POSTNORM, RMSNORM, NormWorkload
+from bench.workloads.norms import NARROW, POSTNORM, POSTNORM_TARGETS, RMSNORM, NormWorkload
 
 __all__ = [
     "B2B",
@@ -20,10 +20,12 @@ __all__ = [
     "NARROW",
     "POSTNORM",
     "RMSNORM",
+    "TARGETS",
     "ChainWorkload",
     "GraphWorkload",
     "NetworkWorkload",
     "NormWorkload",
+    "Target",
     "Workload",
     "by_name",
     "select",
@@ -37,6 +39,9 @@ FAMILIES: dict[str, tuple[Workload, ...]] = {
     "epilogues": EPILOGUES,
     "b2b": B2B,
 }
+
+# What a family has to reach as a whole: goals of the geometric mean over all of its workloads.
+TARGETS: dict[str, tuple[Target, ...]] = {"postnorm": POSTNORM_TARGETS}
 
 
 def by_name(name: str) -> Workload:

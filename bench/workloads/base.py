@@ -12,6 +12,30 @@ COPY_BYTES_PER_SECOND = 4.27e12
 GEMM_FLOPS_PER_SECOND = 788e12
 
 
+Against = Literal["mm", "inductor"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A ratio of times that ComFuse has to reach.
+
+    Attributes:
+        value: ``against`` "mm" ComFuse's time over torch.mm's is at most this, ``against`` "inductor" the
+            best Inductor's over ComFuse's at least this.
+    """
+
+    value: float
+    against: Against
+
+    @property
+    def text(self) -> str:
+        return f"≥ {self.value:.2f}x" if self.against == "inductor" else f"≤ {self.value:.2f} of mm"
+
+    def met(self, ratio: float) -> bool:
+        """Whether a ratio reaches it; not rounded before, as it is where it is printed."""
+        return ratio >= self.value if self.against == "inductor" else ratio <= self.value
+
+
 @dataclass(frozen=True)
 class Workload(ABC):
     """M rows, N columns, K products, and a program behind the GEMM.
@@ -27,7 +51,7 @@ class Workload(ABC):
     k: int
     dtype: str = "bf16"
     goal: float | None = None
-    against: Literal["mm", "inductor"] = "mm"
+    against: Against = "mm"
     axes: ClassVar[str] = "M,N,K"  # what the numbers of its label are
     roundings: ClassVar[int] = 1  # of a value, in a program that rounds as seldom as a kernel does
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import html.parser
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,14 +12,13 @@ pytest.importorskip("transformers", reason="needs the dev or the bench extra")
 
 from bench import __main__ as bench
 from bench.page import (
-    changed,
     entries,
     families,
     files,
     main,
     model,
-    model_error,
     overhead,
+    plain,
     roofline,
     sections,
     tables,
@@ -31,56 +27,19 @@ from bench.page.files import ResultsFile
 from bench.report import Row, record
 from bench.workloads import POSTNORM
 from comfuse.generator.plan import GPUS
-
-RESULTS = Path(bench.RESULTS)
-HEAD = {
-    "record": "header",
-    "experiment": "postnorm",
-    "date": "2026-01-02T00:00:00+00:00",
-    "commit": "abc1234",
-    "gpu": {"name": "NVIDIA H200", "driver_version": "580.1"},
-    "torch": "2.11.0",
-    "triton": "3.6.0",
-    "cutlass": "4.2.0.0",
-    "python": "3.12.3",
-    "processes": 2,
-    "rounds": 30,
-}
-
-
-def _rows(index: int, process: int, **us: float) -> list[dict[str, Any]]:
-    return [
-        record(
-            Row(
-                POSTNORM[index].name,
-                name.replace("_", "-"),
-                process,
-                us=t,
-                low=0.9 * t,
-                high=1.1 * t,
-                error=1e-3,
-            )
-        )
-        for name, t in us.items()
-    ]
-
-
-def _write(folder: Path, records: list[dict[str, Any]], name: str = "small.jsonl", **head: Any) -> Path:
-    path = folder / name
-    path.write_text("\n".join(json.dumps(r) for r in [HEAD | head, *records]) + "\n")
-    return path
+from tests.bench.results_files import RESULTS, timed, written
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> ResultsFile:
     """A gain over two processes, the second at half the clock; a loss; a failure."""
     records = [
-        *_rows(0, 0, mm=30, inductor=50, inductor_max=60, comfuse=40),
-        *_rows(0, 1, mm=60, inductor=110, comfuse=72),
-        *_rows(1, 0, mm=100, inductor=120, comfuse=125, cublaslt=110),
+        *timed(0, 0, mm=30, inductor=50, inductor_max=60, comfuse=40),
+        *timed(0, 1, mm=60, inductor=110, comfuse=72),
+        *timed(1, 0, mm=100, inductor=120, comfuse=125, cublaslt=110),
         record(Row(POSTNORM[2].name, "comfuse", 0, failure="it <broke> | here")),
     ]
-    (file,) = files.read([_write(tmp_path, records)])
+    (file,) = files.read([written(tmp_path, records)])
     return file
 
 
@@ -141,11 +100,11 @@ def test_markdown_has_the_numbers_with_their_lines(small: ResultsFile) -> None:
 
 
 def test_the_newest_complete_file_leads_and_a_newer_short_run_does_not(tmp_path: Path) -> None:
-    whole = [r for i in range(len(POSTNORM)) for r in _rows(i, 0, mm=30, inductor=50, comfuse=40)]
+    whole = [r for i in range(len(POSTNORM)) for r in timed(i, 0, mm=30, inductor=50, comfuse=40)]
     paths = [
-        _write(tmp_path, whole, "old.jsonl", date="2026-01-01T00:00:00+00:00"),
-        _write(tmp_path, whole, "new.jsonl", date="2026-01-02T00:00:00+00:00"),
-        _write(tmp_path, whole[:3], "short.jsonl", date="2026-01-03T00:00:00+00:00"),
+        written(tmp_path, whole, "old.jsonl", date="2026-01-01T00:00:00+00:00"),
+        written(tmp_path, whole, "new.jsonl", date="2026-01-02T00:00:00+00:00"),
+        written(tmp_path, whole[:3], "short.jsonl", date="2026-01-03T00:00:00+00:00"),
     ]
     family = families.family("postnorm", files.read(paths))
     assert [m.file.path.name for m in family.shown] == ["new.jsonl"]
@@ -154,10 +113,33 @@ def test_the_newest_complete_file_leads_and_a_newer_short_run_does_not(tmp_path:
     assert family.missing() == []
 
 
+def test_goals_of_a_family_are_of_the_mean_over_all_of_it(tmp_path: Path) -> None:
+    """1.25x of Inductor and 1.1 of torch.mm in each, which is too long for one alone, whose goal is 1.09."""
+    every = [r for i in range(len(POSTNORM)) for r in timed(i, 0, mm=100, inductor=137.5, comfuse=110)]
+    whole, part = files.read([written(tmp_path, every), written(tmp_path, every[3:], "part.jsonl")])
+    (mm, inductor) = families.Measurement(whole, tuple(entries.entries_of(whole)), ()).goals
+    assert (mm.text, mm.ratio, mm.met) == ("≤ 1.12 of mm", pytest.approx(1.1), True)
+    assert (inductor.text, inductor.ratio, inductor.met) == ("≥ 1.28x", pytest.approx(1.25), False)
+    of_part = families.Measurement(part, tuple(entries.entries_of(part)), ())
+    assert [goal.met for goal in of_part.goals] == [None, None]
+
+    overview, shortfalls, *_ = main.of([whole], tmp_path, plots=False)[0].parts
+    assert isinstance(overview, tables.Table)
+    assert isinstance(shortfalls, tables.Table)
+    (row,) = (row for _, row in overview.rows if row[-1].text == "small.jsonl")
+    totals = dict(zip(overview.columns, row, strict=True))
+    assert (totals["goals met"].text, totals["goals missed"].text) == ("8", "2")
+    assert [row[1].text for _, row in shortfalls.rows if row[2].text == "MISSED goal ≥ 1.28x"] == [
+        "geomean of all 8"
+    ]
+    assert "≥ 1.28x MISSED" in plain.table(whole).splitlines()[-1]
+    assert "not measured" in plain.table(part).splitlines()[-1]
+
+
 def test_a_file_shows_what_the_leading_one_lacks(tmp_path: Path) -> None:
     paths = [
-        _write(tmp_path, _rows(0, 0, mm=30, inductor=50, comfuse=40), "a.jsonl"),
-        _write(tmp_path, _rows(1, 0, mm=30, comfuse=40), "b.jsonl", date="2027-01-01T00:00:00+00:00"),
+        written(tmp_path, timed(0, 0, mm=30, inductor=50, comfuse=40), "a.jsonl"),
+        written(tmp_path, timed(1, 0, mm=30, comfuse=40), "b.jsonl", date="2027-01-01T00:00:00+00:00"),
     ]
     family = families.family("postnorm", files.read(paths))
     assert [m.file.path.name for m in family.shown] == ["a.jsonl", "b.jsonl"]
@@ -166,14 +148,14 @@ def test_a_file_shows_what_the_leading_one_lacks(tmp_path: Path) -> None:
 
 def test_a_workload_that_is_gone_is_named(tmp_path: Path) -> None:
     gone = record(Row("postnorm-1x2x3", "comfuse", 0, us=1.0))
-    (file,) = files.read([_write(tmp_path, [gone, *_rows(0, 0, comfuse=40)])])
+    (file,) = files.read([written(tmp_path, [gone, *timed(0, 0, comfuse=40)])])
     assert entries.unknown(file) == ["postnorm-1x2x3"]
     assert "postnorm-1x2x3" in main.html_text([file], tmp_path, plots=False)
 
 
 def test_a_file_of_an_unknown_experiment_is_named(tmp_path: Path) -> None:
     rows = [{"record": "row", "of": "another kind"}]
-    (file,) = files.read([_write(tmp_path, rows, "tune.jsonl", experiment="tune")])
+    (file,) = files.read([written(tmp_path, rows, "tune.jsonl", experiment="tune")])
     last = main.of([file], tmp_path, plots=False)[-1]
     assert last.name == "others"
     assert "tune.jsonl" in main.html_text([file], tmp_path, plots=False)
@@ -182,7 +164,7 @@ def test_a_file_of_an_unknown_experiment_is_named(tmp_path: Path) -> None:
 def test_calls_that_take_longer_than_torchs_are_losses(tmp_path: Path) -> None:
     times = {"torch.mm(out=)": 10.0, "comfuse.ops.fused_gemm": 12.0, "eager linear": 30.0}
     calls = [{"record": "call", "call": c, "us": t, "low": t, "high": t} for c, t in times.items()]
-    (file,) = files.read([_write(tmp_path, calls, experiment="overhead")])
+    (file,) = files.read([written(tmp_path, calls, experiment="overhead")])
     (row,) = (row for _, row in overhead.slower([file], lambda f: f.path.name))
     assert [cell.text for cell in row][1:] == [
         "comfuse.ops.fused_gemm",
@@ -207,111 +189,8 @@ def test_roofline(small: ResultsFile) -> None:
     assert roofline.ceiling(h200, 1e6) == pytest.approx(h200.flops / 1e12)
 
 
-def test_errors_of_the_cost_model(tmp_path: Path) -> None:
-    """Twice and half of what is predicted: errors of -50 % and +100 %."""
-    predicted = {p.provider: p.predicted_us for p in _points(tmp_path, 1.0, 1.0)}
-    points = _points(tmp_path, 2 * predicted["comfuse"], predicted["cooperative-128x256-c2"] / 2)
-    assert sorted(round(p.error, 6) for p in points) == [-0.5, 1.0]
-    everything = model.errors(points)[-1]
-    assert (everything.family, everything.points, everything.median) == ("all", 2, pytest.approx(0.75))
-    assert everything.worst.provider == "cooperative-128x256-c2"
-
-
-def _points(folder: Path, comfuse: float, forced: float) -> list[model.Point]:
-    rows = _rows(0, 0, mm=30, comfuse=comfuse)
-    rows.append(record(Row(POSTNORM[0].name, "cooperative-128x256-c2", 0, us=forced)))
-    return model.points(files.read([_write(folder, rows)]))
-
-
-def test_the_prediction_is_of_the_plan_that_ran(tmp_path: Path) -> None:
-    """By the row, else by the table beside the file, else by what would be chosen now."""
-    name = POSTNORM[0].name
-    (now,) = _of_comfuse(_write(tmp_path, _rows(0, 0, comfuse=40)))
-    other = "cooperative-128x256-c2"
-    (tmp_path / model.PLANS).write_text(json.dumps({"small.jsonl": {name: other}}))
-    (known,) = _of_comfuse(_write(tmp_path, _rows(0, 0, comfuse=40)))
-    (forced,) = (p for p in _points(tmp_path, 1.0, 1.0) if p.provider == other)
-    rows = [row | {"plan": now.plan} for row in _rows(0, 0, comfuse=40)]
-    (said,) = _of_comfuse(_write(tmp_path, rows))
-    assert (now.plan, known.plan, said.plan) == ("pingpong-128x128-c2", other, now.plan)
-    assert (known.predicted_us, said.predicted_us) == (forced.predicted_us, now.predicted_us)
-    assert known.predicted_us != now.predicted_us
-
-
-def _of_comfuse(path: Path) -> list[model.Point]:
-    return [p for p in model.points(files.read([path])) if p.provider == "comfuse"]
-
-
-def test_the_cost_model_is_near_to_all_that_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its goal is a median under 15 %; of what it chooses one workload alone is off by more."""
-    points = model.points(files.read(files.committed(RESULTS)))
-    assert {p.file.path.parent.name for p in points} == {"results", "exploration"}
-    found = {(e.family, e.schedule): e for e in model.errors(points)}
-    assert found["all", "all"].points > 100
-    assert found["all", "all"].median < 0.03
-    assert abs(found["all", "all"].worst.error) < 0.2
-    # Of three GEMMs the residual is X itself, which the model counts twice.
-    others = [p for p in points if p.workload != "b2b-1000000x128x128x128x128"]
-    assert len(others) == len(points) - 1
-    chosen = next(e for e in model.errors(others) if (e.family, e.schedule) == ("all", model.CHOSEN))
-    assert abs(chosen.worst.error) < model_error.GOAL
-    assert all(error.median < model_error.GOAL for error in found.values())
-    assert bench.main(["model-error"]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert tables.percent(found["all", "all"].median) in last
-    assert found["all", "all"].worst.workload in last
-
-
-def test_times_of_kernels_that_have_changed_stay_in_the_tables_but_not_beside_predictions() -> None:
-    read = {file.path.stem: file for file in files.read(files.committed(RESULTS))}
-    named = {(file, w) for c in changed.CHANGED for file in c.files for w in c.workloads}
-    there = {(stem, row.workload) for stem, file in read.items() for _, row in file.rows}
-    assert named <= there, "no entry outlives its rows"
-    assert all(changed.reason(*pair) for pair in named)
-    points = model.points(read.values())
-    assert not named & {(p.file.path.stem, p.workload) for p in points}
-    (row, *_) = changed.CHANGED[0].workloads
-    assert changed.reason("newer", row) is None
-
-
-def _timed_together(kept: Callable[[model.Point], bool]) -> list[list[model.Point]]:
-    """The points of each file and workload."""
-    together: dict[tuple[str, str], list[model.Point]] = {}
-    for p in filter(kept, model.points(files.read(files.committed(RESULTS)))):
-        together.setdefault((p.file.path.name, p.workload), []).append(p)
-    return list(together.values())
-
-
-def test_the_fastest_of_the_plans_that_were_timed_together_comes_first() -> None:
-    """Where it leads by 1 %.  The plain GEMMs' tiles have another order since they were timed."""
-    compared = 0
-    for points in _timed_together(lambda p: p.family != "plain_gemm" and p.schedule != "chain"):
-        best = min(points, key=lambda p: p.measured_us)
-        for p in points:
-            if p.measured_us > 1.01 * best.measured_us and p.plan != best.plan:
-                compared += 1
-                assert best.predicted_us < p.predicted_us, (best.workload, best.plan, p.plan)
-    assert compared >= 30
-
-
-def test_of_the_chains_that_were_timed_together_one_of_the_fastest_is_chosen() -> None:
-    """At most 2 % slower than the fastest; plans of one chain differ by less than predictions are off."""
-    for points in _timed_together(lambda p: p.schedule == "chain"):
-        chosen = min(points, key=lambda p: (p.predicted_us, p.kernel.registers))
-        best = min(points, key=lambda p: p.measured_us)
-        assert chosen.measured_us <= 1.02 * best.measured_us, (best.workload, best.plan, chosen.plan)
-
-
-def test_a_model_that_is_off_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = _write(tmp_path, _rows(0, 0, comfuse=400))
-    assert bench.main(["model-error", str(path)]) == 1
-    assert POSTNORM[0].name in capsys.readouterr().out
-    assert bench.main(["model-error", str(_write(tmp_path, _rows(0, 0, mm=40)))]) == 2
-    assert bench.main(["model-error", str(tmp_path / "none.jsonl")]) == 2
-
-
 def test_rows_of_an_unknown_gpu_have_no_ceiling_and_no_prediction(tmp_path: Path) -> None:
-    (file,) = files.read([_write(tmp_path, _rows(0, 0, mm=30, comfuse=40), gpu={"name": "NVIDIA L4"})])
+    (file,) = files.read([written(tmp_path, timed(0, 0, mm=30, comfuse=40), gpu={"name": "NVIDIA L4"})])
     assert roofline.dots(families.family("postnorm", [file])) == []
     assert model.points([file]) == []
 
@@ -373,7 +252,7 @@ def test_the_page_of_the_committed_results(tmp_path: Path, capsys: pytest.Captur
     assert text.count("<svg") >= 2
     assert "prefers-color-scheme: dark" in text  # and the plots are drawn in the colour of the text
     losses = sum(
-        sections.Count.of(m.entries).losses
+        sections.Count.of(m).losses
         for name in families.families()
         for m in families.family(name, files.read(committed)).shown
     )
