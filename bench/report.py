@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 from bench import goals
 from bench.environment import commit
-from bench.goals import geomean
+from bench.goals import Goal, geomean
 from bench.providers import BASELINES, PROVIDERS
 from bench.workloads import Workload, by_name
 
@@ -251,25 +251,18 @@ def _cells(s: Summary, providers: list[str]) -> list[str]:
     return [w.label, *map(time, providers), ours, _goal(s), speedup, floor, error, eager, clocks]
 
 
-def goal_met(s: Summary) -> bool | None:
-    """Whether the goal is met, None where there is none or what it needs was not measured.
-
-    Compared as it is printed, in two digits, as the goals have them.
-    """
-    w, ratio = s.workload, s.to_mm.get("comfuse")
-    if w.goal is not None and w.against == "inductor" and s.speedup is not None:
-        return round(s.speedup.median, 2) >= w.goal
-    if w.goal is not None and w.against == "mm" and ratio is not None:
-        return round(ratio.median, 2) <= w.goal
-    return None
+def goal_of(s: Summary) -> Goal | None:
+    """The workload's goal beside what was measured; None where it has none."""
+    target = s.workload.target
+    if target is None:
+        return None
+    ratio = s.speedup if target.against == "inductor" else s.to_mm.get("comfuse")
+    return Goal(target, None if ratio is None else ratio.median)
 
 
 def _goal(s: Summary) -> str:
-    met = goal_met(s)
-    if met is None:
-        return "-"
-    unit = "x" if s.workload.against == "inductor" else ""
-    return f"{s.workload.goal:.2f}{unit} {'met' if met else 'MISSED'}"
+    goal = goal_of(s)
+    return "-" if goal is None or goal.ratio is None else f"{goal.text} {goal.outcome}"
 
 
 def _geomeans(summaries: list[Summary], providers: list[str]) -> list[str]:

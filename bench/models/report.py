@@ -7,7 +7,7 @@ from statistics import median
 
 from tabulate import tabulate
 
-from bench.goals import geomean
+from bench.goals import Goal, geomean
 from bench.models.providers import PROVIDERS
 from bench.report import Row, Spread
 from bench.workloads.models import MODEL_WORKLOADS, ModelWorkload
@@ -52,11 +52,11 @@ def _time(rows: Sequence[Row], provider: str) -> str:
 
 
 def _outcome(w: ModelWorkload, ratio: Spread | None) -> tuple[str, str]:
-    """The speedup and the goal; compared as printed, in two digits, as the goals have them."""
+    """The speedup and the goal."""
     if ratio is None:
-        return "-", f"{w.goal:.2f}x"
-    met = "met" if round(ratio.median, 2) >= w.goal else "MISSED"
-    return f"{ratio.text()}x" + (" LOSS" if ratio.median < 1 else ""), f"{w.goal:.2f}x {met}"
+        return "-", w.target.text
+    goal = Goal(w.target, ratio.median)
+    return f"{ratio.text()}x" + (" LOSS" if ratio.median < 1 else ""), f"{goal.text} {goal.outcome}"
 
 
 def _errors(rows: Sequence[Row]) -> tuple[str, str]:

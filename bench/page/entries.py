@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench import models, plain_gemm, providers, report, workloads
+from bench.goals import Goal
 from bench.models import providers as model_providers
 from bench.models import report as models_report
 from bench.page.files import ResultsFile
@@ -16,12 +17,6 @@ from bench.workloads.models import MODEL_WORKLOADS
 STOCK = tuple(p.name for p in providers.STOCK)
 OWN = tuple(p.name for p in providers.OWN)
 RIVALS = tuple(p.name for p in providers.PROVIDERS.values() if p.rival)
-
-
-@dataclass(frozen=True)
-class Goal:
-    text: str
-    met: bool | None  # None: what it needs was not measured
 
 
 @dataclass(frozen=True)
@@ -109,10 +104,6 @@ def _of_workload(name: str, numbered: Sequence[tuple[int, Row]]) -> Entry:
     rows = [row for _, row in numbered]
     (s,) = report.summarise(rows)
     w = s.workload
-    goal = None
-    if w.goal is not None:
-        text = f"≥ {w.goal:.2f}x" if w.against == "inductor" else f"≤ {w.goal:.2f} of mm"
-        goal = Goal(text, report.goal_met(s))
     label = w.label if w.label.startswith(w.model) else f"{w.model} {w.label}"
     return _entry(
         numbered,
@@ -122,7 +113,7 @@ def _of_workload(name: str, numbered: Sequence[tuple[int, Row]]) -> Entry:
         speedup=s.speedup,
         to_mm=s.to_mm.get("comfuse"),
         to_floor=s.to_floor,
-        goal=goal,
+        goal=report.goal_of(s),
     )
 
 
@@ -130,7 +121,7 @@ def _of_model(name: str, numbered: Sequence[tuple[int, Row]]) -> Entry:
     (w,) = (w for w in MODEL_WORKLOADS if w.name == name)
     ratio = models_report.speedup([row for _, row in numbered])
     us = _medians(numbered)
-    goal = Goal(f"≥ {w.goal:.2f}x", None if ratio is None else round(ratio.median, 2) >= w.goal)
+    goal = Goal(w.target, None if ratio is None else ratio.median)
     ours = [n for n, p in model_providers.PROVIDERS.items() if p.ours]
     label = f"{models.MODELS[w.model].title}, {'training' if w.training else 'inference'}"
     return _entry(numbered, label, us, _fastest(us, ours), speedup=ratio, goal=goal)
@@ -155,7 +146,6 @@ def _of_plain_gemm(name: str, numbered: Sequence[tuple[int, Row]]) -> Entry:
         if "mm" in times:
             to_mm.append(own / times["mm"])
     speed = _spread(speeds)
-    met = None if speed is None else speed.median >= plain_gemm.THRESHOLD
     return _entry(
         numbered,
         f"{w.m},{w.n},{w.k}",
@@ -164,7 +154,7 @@ def _of_plain_gemm(name: str, numbered: Sequence[tuple[int, Row]]) -> Entry:
         speedup=speed,
         to_mm=_spread(to_mm),
         to_floor=_spread(to_floor),
-        goal=Goal(f"≥ {plain_gemm.THRESHOLD:.2f}x", met),
+        goal=Goal(plain_gemm.TARGET, None if speed is None else speed.median),
     )
 
 

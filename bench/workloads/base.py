@@ -40,8 +40,7 @@ class Target:
 class Workload(ABC):
     """M rows, N columns, K products, and a program behind the GEMM.
 
-    ``goal`` is what ComFuse has to reach, None if no goal is set: ``against`` "mm" at most this ratio to the
-    time of torch.mm of the same shape, ``against`` "inductor" at least this speedup over the best Inductor.
+    ``goal`` and ``against`` are its :class:`Target`, None if no goal is set.
     """
 
     family: str
@@ -54,6 +53,10 @@ class Workload(ABC):
     against: Against = "mm"
     axes: ClassVar[str] = "M,N,K"  # what the numbers of its label are
     roundings: ClassVar[int] = 1  # of a value, in a program that rounds as seldom as a kernel does
+
+    @property
+    def target(self) -> Target | None:
+        return None if self.goal is None else Target(self.goal, self.against)
 
     @property
     def shape(self) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from bench.workloads.base import Target
+
 
 @dataclass(frozen=True)
 class ModelWorkload:
@@ -16,6 +18,10 @@ class ModelWorkload:
     model: str
     training: bool = False
     goal: float = 1.0
+
+    @property
+    def target(self) -> Target:
+        return Target(self.goal, "inductor")
 
     @property
     def name(self) -> str:
