@@ -172,7 +172,7 @@ def _forced_chain(shape: ChainShape) -> Provider:
 _ALL = (
     Provider("mm", "cuBLAS mm alone", _mm, only_gemm=True),
     Provider("eager", "eager", _eager),
-    Provider("inductor", "Inductor", _inductor(), baseline=True),
+    Provider("inductor", "Inductor default", _inductor(), baseline=True),
     Provider(
         "inductor-max",
         "Inductor max-autotune",
@@ -182,13 +182,13 @@ _ALL = (
     # Not in the default set: what Inductor leaves off by itself, and other libraries.
     Provider(
         "inductor-tma",
-        "Inductor max-autotune, TMA",
+        "Inductor max-autotune with TMA",
         rivals.inductor_offering("tma", rivals.TMA, rivals.tma_is_ready),
         baseline=True,
     ),
     Provider(
         "inductor-cutlass",
-        "Inductor max-autotune, CUTLASS",
+        "Inductor max-autotune with CUTLASS",
         rivals.inductor_offering("cutlass", rivals.CUTLASS, rivals.cutlass_is_ready),
         baseline=True,
     ),

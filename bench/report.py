@@ -215,6 +215,13 @@ def describe(head: dict[str, Any], rows: Sequence[Row]) -> str:
     )
 
 
+def best_of(modes: Sequence[str]) -> str:
+    """What ours is held against, from the titles of TorchInductor's modes that ran."""
+    if not modes:
+        return "Inductor, which did not run"
+    return modes[0] if len(modes) == 1 else f"the best of {', '.join(modes)}"
+
+
 def table(rows: Sequence[Row], tablefmt: str = "github") -> str:
     """The summary as a table, geometric means last, then what failed."""
     summaries = summarise(rows)
@@ -223,7 +230,8 @@ def table(rows: Sequence[Row], tablefmt: str = "github") -> str:
         " or ".join(dict.fromkeys(s.workload.axes for s in summaries)),
         *(f"{PROVIDERS[p].title} us (/mm)" for p in providers),
     ]
-    headers += ["ComFuse/mm", "goal", "vs best Inductor", "/floor", "error", "eager's", "MHz mm, ComFuse"]
+    rivals = best_of([PROVIDERS[p].title for p in providers if p in BASELINES])
+    headers += ["ComFuse/mm", "goal", f"vs {rivals}", "/floor", "error", "eager's", "MHz mm, ComFuse"]
     body = [_cells(s, providers) for s in summaries]
     body.append(_geomeans(summaries, providers))
     text = tabulate(body, headers, tablefmt=tablefmt, disable_numparse=True)

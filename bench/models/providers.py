@@ -37,7 +37,7 @@ def _compiled(**options: Any) -> Callable[[nn.Module], Call]:
 # The backend as a function: its name is known to torch only where the package is installed.
 _ALL = (
     Provider("eager", "eager", lambda module: module),
-    Provider("inductor", "Inductor", _compiled(), baseline=True),
+    Provider("inductor", "Inductor default", _compiled(), baseline=True),
     Provider("inductor-max", "Inductor max-autotune", _compiled(mode=_MAX), baseline=True),
     Provider("comfuse", "ComFuse", _compiled(backend=backend), ours=True),
     Provider("comfuse-max", "ComFuse max-autotune", _compiled(backend=backend, mode=_MAX), ours=True),

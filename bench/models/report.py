@@ -9,7 +9,7 @@ from tabulate import tabulate
 
 from bench.goals import Goal, geomean
 from bench.models.providers import PROVIDERS
-from bench.report import Row, Spread
+from bench.report import Row, Spread, best_of
 from bench.workloads.models import MODEL_WORKLOADS, ModelWorkload
 
 
@@ -40,7 +40,8 @@ def table(rows: Sequence[Row], tablefmt: str = "github") -> str:
     mean = geomean(ratios)
     body.append(["geomean", *("" for _ in names), "-" if mean is None else f"{mean:.3f}x", "", "", ""])
     titles = [f"{PROVIDERS[name].title} us" for name in names]
-    headers = ["step", *titles, "vs best Inductor", "goal", "error", "eager's"]
+    rivals = best_of([PROVIDERS[name].title for name in names if PROVIDERS[name].baseline])
+    headers = ["step", *titles, f"vs {rivals}", "goal", "error", "eager's"]
     failed = [r for r in rows if r.failure]
     failures = [f"failed: {r.workload} {r.provider} (process {r.process}): {r.failure}" for r in failed]
     return "\n".join([tabulate(body, headers, tablefmt=tablefmt, disable_numparse=True), *failures])

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import jinja2
 
 from bench.environment import commit
-from bench.page import files, model, overhead, plain, roofline, sections, tables
+from bench.page import files, model, modes, overhead, plain, roofline, sections, tables
 from bench.page.families import Family, families, family
 from bench.page.files import ResultsFile
 from bench.page.sections import Link
@@ -130,7 +130,7 @@ def _of_family(f: Family, link: Link, plots: bool) -> Section:
         note = f"No file has any of {', '.join(f.wanted)}."
         parts.append(Table(f"{f.name}: not measured", (), (), note=note))
     elif lacking := f.missing():
-        note = f"No file compares {', '.join(lacking)} with {sections.against(f.name)}."
+        note = f"No file compares {', '.join(lacking)} with {modes.yardstick(f.name)}."
         parts.append(Table(f"{f.name}: not compared", (), (), note=note))
     dots = roofline.dots(f)
     if dots:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from bench import providers
 from bench.goals import Goal, geomean
-from bench.models import providers as model_providers
-from bench.page import tables
+from bench.page import modes, tables
 from bench.page.changed import CHANGED
 from bench.page.entries import OWN, STOCK, Entry
 from bench.page.families import Family, Measurement
@@ -58,27 +57,22 @@ def anchor(file: ResultsFile, name: str) -> str:
     return f"{file.path.stem}--{name}"
 
 
-def against(name: str) -> str:
-    """What ours is held against in an experiment, for people."""
-    return "stock CUTLASS" if name == "plain_gemm" else "best Inductor"
-
-
 def overview(families: Sequence[Family], link: Link) -> Table:
     """One line a file that counts: gains beside losses, goals met beside missed."""
     columns = (
         "family", "compared", "geomean speed-up", "gains", "losses", "goals met", "goals missed",
-        "failures", "to mm, geomean", "to floor, geomean", "file",
+        "failures", "to mm, geomean", "to floor, geomean", "against", "file",
     )  # fmt: skip
     rows = []
     for f in families:
         if not f.shown:
-            row = cells([f.name, f"0 of {len(f.wanted)}", *["-"] * 8, "not measured"])
+            row = cells([f.name, f"0 of {len(f.wanted)}", *["-"] * 9, "not measured"])
             rows.append((f"overview--{f.name}", row))
         rows += [(f"overview--{m.file.path.stem}", _totals(f, m, link)) for m in f.shown]
     note = (
-        "A loss is a workload on which ComFuse is slower than what it is held against: the best "
-        "Inductor that was run, for plain_gemm the stock CUTLASS kernel layer. Speed-ups are that time over "
-        "ComFuse's, taken within a process; ranges in brackets are over processes."
+        "A loss is a workload on which ComFuse is slower than what it is held against: the best of "
+        "Inductor's modes that ran in the file, for plain_gemm the stock CUTLASS kernel layer. Speed-ups are "
+        "that time over ComFuse's, taken within a process; ranges in brackets are over processes."
     )
     return Table("Overview", columns, tuple(rows), note=note)
 
@@ -97,6 +91,7 @@ def _totals(f: Family, m: Measurement, link: Link) -> tuple[Cell, ...]:
             Cell(str(count.failures), "failed" if count.failures else ""),
             tables.ratio(_mean(e.to_mm for e in m.entries)),
             tables.ratio(_mean(e.to_floor for e in m.entries)),
+            modes.against(m),
             source(m.file, (), link),
         ]
     )
@@ -119,7 +114,7 @@ def shortfalls(families: Sequence[Family], link: Link, more: Sequence[Line] = ()
                 ratio = e.speedup.median if e.speedup is not None else float("inf")
                 what = []
                 if e.loss:
-                    what.append(Cell(f"LOSS against {against(f.name)}", "loss"))
+                    what.append(Cell(f"LOSS against {modes.against(m)}", "loss"))
                 if e.goal is not None and e.goal.met is False:
                     what.append(_missed(e.goal))
                 for name in e.faster:
@@ -167,7 +162,7 @@ def measurement(f: Family, m: Measurement, link: Link, *, folded: bool = False) 
     """One file: a line a workload, slowest ratio first, geometric means last."""
     titles, columns = _columns(f, m)
     common = (
-        "to mm", "to floor", f"against {against(f.name)}", "goal", "processes", "spread between processes",
+        "to mm", "to floor", f"against {modes.against(m)}", "goal", "processes", "spread between processes",
         "10-90 % within", "error", "eager's", "rows",
     )  # fmt: skip
     rows = []
@@ -189,10 +184,8 @@ def measurement(f: Family, m: Measurement, link: Link, *, folded: bool = False) 
     means += [tables.ratio(_mean(e.speedup for e in m.entries), "x"), _goals(m), *("" for _ in range(5))]
     rows.append((anchor(m.file, "geomean"), cells([*means, source(m.file, (), link)])))
     notes = []
-    if f.name != "plain_gemm":
-        known = model_providers.PROVIDERS if f.name == "models" else providers.PROVIDERS
-        run = [p.title for name, p in known.items() if p.baseline and any(name in e.us for e in m.entries)]
-        notes.append(f"The best Inductor is the best of: {', '.join(run) or 'none, none was run'}.")
+    if baselines := modes.note(m):
+        notes.append(baselines)
     if not f.complete(m):
         lacking = [n for n in f.wanted if n not in m.compared]
         notes.append(f"Incomplete: no comparison for {', '.join(lacking)}.")
@@ -212,7 +205,7 @@ def _columns(f: Family, m: Measurement) -> tuple[list[str], list[Column]]:
     """Times: of each provider, or of the fastest variant of each layer."""
     if f.name == "plain_gemm":
         return ["cuBLAS mm us", "stock us", "ours us"], [_time("mm"), _fastest(STOCK), _fastest(OWN)]
-    known = model_providers.PROVIDERS if f.name == "models" else providers.PROVIDERS
+    known = modes.known(f.name)
     timed = {name for e in m.entries for name in e.us}
     names = [n for n in known if n in timed] + sorted(timed - set(known))
     titles = [f"{known[n].title if n in known else n} us" for n in names]
@@ -263,7 +256,7 @@ def history(f: Family, link: Link) -> Table:
     """One line a file, newest first."""
     columns = (
         "date", "commit", "compared", "geomean speed-up", "gains", "losses", "goals met", "goals missed",
-        "failures", "to mm, geomean", "to floor, geomean", "file",
+        "failures", "to mm, geomean", "to floor, geomean", "against", "file",
     )  # fmt: skip
     rows = []
     for m in f.history:

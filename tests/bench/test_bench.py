@@ -102,7 +102,7 @@ def test_ratios_are_taken_within_a_process() -> None:
     assert s.speedup.low == pytest.approx(40 / 39)
     assert s.to_floor is not None
     assert s.to_floor.median == pytest.approx(39 / POSTNORM[0].floor_us)
-    assert "1.19 MISSED" in report.table(rows)
+    assert "≤ 1.19 of mm MISSED" in report.table(rows)
 
 
 def test_losses_and_failures_are_printed() -> None:

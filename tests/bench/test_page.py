@@ -18,6 +18,7 @@ from bench.page import (
     files,
     main,
     model,
+    modes,
     overhead,
     plain,
     roofline,
@@ -82,12 +83,33 @@ def test_losses_goals_and_failures_are_shown_at_the_top(small: ResultsFile) -> N
     }
     assert totals["losses"].mark == "loss"
     assert [(row[2].text, row[-1].text) for _, row in shortfalls.rows] == [
-        ("LOSS against best Inductor", "small.jsonl lines 9-12"),
+        ("LOSS against the best of Inductor default, Inductor max-autotune", "small.jsonl lines 9-12"),
         ("MISSED goal ≤ 1.12 of mm", "small.jsonl lines 9-12"),
         ("LOSS against cuBLASLt epilogue, 110.0 us", "small.jsonl lines 9-12"),
         ("MISSED goal ≤ 1.19 of mm", "small.jsonl lines 2-8"),
         ("FAILED comfuse (process 0): it <broke> | here", "small.jsonl line 13"),
     ]
+
+
+def test_what_ours_is_held_against_is_named(tmp_path: Path) -> None:
+    """By the modes that ran, and beneath the table on how many workloads each of them did."""
+    default = [*timed(0, 0, mm=30, inductor=50, comfuse=40), *timed(1, 0, mm=30, inductor=35, comfuse=40)]
+    both = [*default, *timed(0, 0, inductor_max=45)]
+    read = files.read([written(tmp_path, both), written(tmp_path, timed(0, 0, comfuse=4), "alone.jsonl")])
+    by_file = {m.file.path.name: m for m in families.family("postnorm", read).history}
+    assert modes.against(by_file["alone.jsonl"]) == "Inductor, which did not run"
+    assert modes.note(by_file["alone.jsonl"]) == "No mode of Inductor ran."
+    assert modes.note(by_file["small.jsonl"]) == (
+        "The best Inductor is the best of: Inductor default, Inductor max-autotune (1 of 2). "
+        "Not run: Inductor max-autotune with TMA, Inductor max-autotune with CUTLASS."
+    )
+    (file,) = files.read([written(tmp_path, default, "default.jsonl")])
+    of_family = families.family("postnorm", [file])
+    assert modes.against(of_family.shown[0]) == "Inductor default"
+    text = main.html_text([file], tmp_path, plots=False)
+    assert "against Inductor default" in text
+    assert "LOSS against Inductor default" in text
+    assert "best Inductor" not in sections.measurement(of_family, of_family.shown[0], str).columns
 
 
 def test_markdown_has_the_numbers_with_their_lines(small: ResultsFile) -> None:
