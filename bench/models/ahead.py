@@ -18,12 +18,18 @@ from comfuse.library import tuned
 from comfuse.ops import programs, resolver
 
 
-def explained(step: Step, *, measure: bool = False, force: bool = False) -> Report:
-    """What becomes of each GEMM of a step, forward and backward; ``force``: of all that one kernel can do."""
+def explained(step: Step, *, measure: bool = False, force: bool = False, gpu: str | None = None) -> Report:
+    """What becomes of each GEMM of a step, forward and backward.
+
+    Args:
+        measure: time each region too.
+        force: fuse all that one kernel can do.
+        gpu: the planner's name of the GPU; None: this machine's.
+    """
     torch._dynamo.reset()  # what it has seen of other sizes would make these symbolic
     first, *others = step.inputs
     first = first.detach().requires_grad_(step.training)
-    policy = Policy(force=force)
+    policy = Policy(force=force, gpu=gpu)
     return explain_model(step.module, first, *others, training=step.training, measure=measure, policy=policy)
 
 
@@ -42,10 +48,12 @@ def planned_gpu() -> str:
     return resolver.planner_gpu(0) if torch.cuda.is_available() else "h200"
 
 
-def step_of(model: Model, size: Size, *, training: bool, dropout: bool = True) -> Step:
-    """A step to explain.  Without a GPU it has no memory."""
+def step_of(
+    model: Model, size: Size, *, training: bool, dropout: bool = True, device: str | None = None
+) -> Step:
+    """A step to explain; by default on the GPU, without one on "meta", where it has no memory."""
     torch.backends.mha.set_fastpath_enabled(False)  # as in the worker
-    device = "cuda" if torch.cuda.is_available() else "meta"
+    device = device or ("cuda" if torch.cuda.is_available() else "meta")
     return Step.of(model, size, training=training, device=device, dropout=dropout)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.environment import header
-from bench.models import providers, report
+from bench.models import explain, providers, report
 from bench.processes import run_process
 from bench.report import Results, interruptible, rows_of
 from bench.workloads.models import select_models
@@ -34,6 +34,11 @@ def _parse(arguments: list[str], results: Path) -> argparse.Namespace:
     parser.add_argument(
         "--measure", action="store_true", help="in the explanations, time each region fused and unfused"
     )
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="time nothing: write what is planned for the H200 of every model, in inference and training",
+    )
     parser.add_argument("--output", type=Path, default=results, metavar="DIR")
     return parser.parse_args(arguments)
 
@@ -41,6 +46,9 @@ def _parse(arguments: list[str], results: Path) -> argparse.Namespace:
 def main(arguments: list[str], results_folder: Path) -> int:
     options = _parse(arguments, results_folder)
     try:
+        if options.explain:
+            explain.write(explain.steps(options.workloads), options.output)
+            return 0
         chosen = select_models(options.workloads)
         names = [p.name for p in providers.select(options.providers)]
     except ValueError as e:
