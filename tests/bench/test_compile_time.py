@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.compile_time import parts, table
+from bench.compile_time import is_slow, parts, table
 
 NVCC = """\
 source file name , phase name , phase input files , phase output file , arch , tool, metric , unit
@@ -22,9 +22,16 @@ def test_phases_are_added_up(tmp_path: Path) -> None:
 
 
 def test_a_failure_has_a_line_too() -> None:
-    built = {"family": "graphs", "kernel": "cf_a", "seconds": 7.61, "cicc": 1.7, "ptxas": 0.2, "host": 3.4}
+    seconds = {"seconds": 7.61, "processor_seconds": 6.94, "cicc": 1.7, "ptxas": 0.2, "host": 3.4}
+    built = {"family": "graphs", "kernel": "cf_a", **seconds}
     text = table(
         [{**built, "registers": 168, "spill_bytes": 0}, {"family": "b2b", "kernel": "cf_b", "failure": "no"}]
     )
-    assert [cell.strip() for cell in text.splitlines()[2].split("|")][2:5] == ["cf_a", "7.6", "1.7"]
-    assert [cell.strip() for cell in text.splitlines()[3].split("|")][2:5] == ["cf_b", "no", "-"]
+    assert [cell.strip() for cell in text.splitlines()[2].split("|")][2:6] == ["cf_a", "7.6", "6.9", "1.7"]
+    assert [cell.strip() for cell in text.splitlines()[3].split("|")][2:6] == ["cf_b", "no", "-", "-"]
+
+
+def test_a_build_is_held_against_the_goal_of_its_kind() -> None:
+    assert is_slow({"seconds": 10.01, "kernel": "cf_sm90_gemm_bf16_a"})
+    assert not is_slow({"seconds": 10.01, "kernel": "cf_sm90_chain_bf16_a"})
+    assert not is_slow({"failure": "no", "kernel": "cf_sm90_gemm_bf16_a"})
