@@ -17,7 +17,7 @@ from urllib.parse import quote
 import jinja2
 
 from bench.environment import commit
-from bench.page import files, model, modes, overhead, plain, roofline, sections, tables
+from bench.page import compile_time, files, model, modes, overhead, plain, roofline, sections, tables
 from bench.page.families import Family, families, family
 from bench.page.files import ResultsFile
 from bench.page.sections import Link
@@ -108,7 +108,7 @@ def of(
         return quote(os.path.relpath(file.path.resolve(), folder.resolve()))
 
     found = [family(name, read) for name in families()]
-    slower = overhead.slower(read, link)
+    slower = [*overhead.slower(read, link), *overhead.missed(read, link), *compile_time.missed(read, link)]
     made = [
         Section(
             "overview", "Overview", (sections.overview(found, link), sections.shortfalls(found, link, slower))
@@ -118,8 +118,11 @@ def of(
     of_overhead = overhead.overhead(read, link)
     if of_overhead:
         made.append(Section("overhead", "overhead", tuple(of_overhead)))
+    of_builds = compile_time.compile_time(read, link)
+    if of_builds:
+        made.append(Section("compile-time", "compile time", tuple(of_builds)))
     made.append(_of_model(read if timed is None else timed, link, plots))
-    if others := [f for f in read if f.experiment not in (*families(), "overhead")]:
+    if others := [f for f in read if f.experiment not in (*families(), "overhead", compile_time.EXPERIMENT)]:
         made.append(Section("others", "others", (sections.others(others, link),)))
     return made
 

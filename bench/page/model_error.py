@@ -11,11 +11,9 @@ from tabulate import tabulate
 
 from bench.page import files, model, tables
 
-GOAL = 0.15  # of the median
-
 
 def main(arguments: Sequence[str], folder: Path) -> int:
-    """Prints the errors by family and schedule; returns 1 where the median over all misses :data:`GOAL`."""
+    """Prints the errors by family and schedule; returns 1 where the median over all misses its goal."""
     parser = argparse.ArgumentParser(prog="python -m bench model-error", description=__doc__)
     parser.add_argument("files", nargs="*", type=Path, help="results files; default: all that are committed")
     options = parser.parse_args(arguments)
@@ -29,7 +27,7 @@ def main(arguments: Sequence[str], folder: Path) -> int:
         print("bench: no kernel of ours was timed in these files", file=sys.stderr)
         return 2
     print(table(errors))
-    return int(errors[-1].median > GOAL)
+    return int(errors[-1].median > model.GOAL)
 
 
 def table(errors: Sequence[model.Error]) -> str:

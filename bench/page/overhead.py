@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bench.overhead import K, M, N
+from bench.overhead import GOAL_CORES, GOAL_SECONDS, GOAL_STEPS, K, M, N
 from bench.page import tables
 from bench.page.files import ResultsFile
-from bench.page.sections import Link, anchor, source
+from bench.page.sections import Line, Link, anchor, source
 from bench.page.tables import NONE, Cell, Table, cells
 
 _YARDSTICK = "torch.mm(out=)"
@@ -26,7 +26,7 @@ def overhead(files: Sequence[ResultsFile], link: Link) -> list[Table]:
     return made
 
 
-def slower(files: Sequence[ResultsFile], link: Link) -> list[tuple[str, tuple[Cell, ...]]]:
+def slower(files: Sequence[ResultsFile], link: Link) -> list[Line]:
     """Lines for the table of losses: calls of ours that take longer than torch.mm's, in the newest file."""
     newest = next((f for f in files if _calls_of(f)), None)
     if newest is None:
@@ -40,6 +40,27 @@ def slower(files: Sequence[ResultsFile], link: Link) -> list[tuple[str, tuple[Ce
             cost = [tables.ratio(1 / over, "x"), tables.ratio(over)]
             rows.append((key, cells(["overhead", r["call"], what, *cost, source(newest, [line], link)])))
     return rows
+
+
+def missed(files: Sequence[ResultsFile], link: Link) -> list[Line]:
+    """Lines for the same table: builds that miss their goals, in the newest file that has any."""
+    newest = next((f for f in files if _builds_of(f)), None)
+    if newest is None:
+        return []
+    rows = []
+    for line, r in _builds_of(newest):
+        goal = _goal_of_build(r)
+        if goal.mark == "missed":
+            where = source(newest, [line], link)
+            row = cells(["overhead", f"{r['state']} build", goal, NONE, NONE, where])
+            rows.append((f"short--{anchor(newest, 'build')}-{line}", row))
+    return rows
+
+
+def _builds_of(file: ResultsFile) -> list[tuple[int, dict[str, Any]]]:
+    if file.experiment != "overhead":
+        return []
+    return [(line, r) for line, r in file.records if r["record"] == "build"]
 
 
 def _calls_of(file: ResultsFile) -> list[tuple[int, dict[str, Any]]]:
@@ -71,8 +92,19 @@ def _calls(file: ResultsFile, link: Link, *, folded: bool) -> Table:
     )
 
 
+def _goal_of_build(r: dict[str, Any]) -> Cell:
+    """A build's goal and whether it is met; of those with all cores there is none."""
+    if r["cores"] != GOAL_CORES or "steps" not in r:
+        return NONE
+    seconds = sum(r["steps"].get(step, 0.0) for step in GOAL_STEPS[r["state"]])
+    goal = f"≤ {GOAL_SECONDS[r['state']]:g} s"
+    if seconds > GOAL_SECONDS[r["state"]]:
+        return Cell(f"MISSED goal {goal}: {seconds:.3f} s", "missed")
+    return Cell(f"{goal} met", "met")
+
+
 def _builds(file: ResultsFile, link: Link, *, folded: bool) -> Table:
-    builds = [(line, r) for line, r in file.records if r["record"] == "build"]
+    builds = _builds_of(file)
     steps = list(dict.fromkeys(step for _, r in builds for step in r.get("steps", {})))
     rows = []
     for line, r in builds:
@@ -80,7 +112,7 @@ def _builds(file: ResultsFile, link: Link, *, folded: bool) -> Table:
         row: list[str | Cell] = [f"{r['state']}, {r['cores']} cores"]
         row += [f"{taken[s]:.3f}" if s in taken else "-" for s in steps]
         row.append(f"{sum(taken.values()):.3f}" if taken else "-")
-        row.append(Cell(f"FAILED {r['failure']}", "failed") if "failure" in r else NONE)
+        row.append(Cell(f"FAILED {r['failure']}", "failed") if "failure" in r else _goal_of_build(r))
         rows.append((f"{anchor(file, 'build')}-{line}", cells([*row, source(file, [line], link)])))
-    columns = ("process", *(f"{s} s" for s in steps), "sum s", "failure", "rows")
+    columns = ("process", *(f"{s} s" for s in steps), "sum s", "goal", "rows")
     return Table(f"overhead of a build: {file.path.name}", columns, tuple(rows), file.environment, "", folded)

@@ -12,7 +12,7 @@ from bench.page.changed import CHANGED
 from bench.page.entries import OWN, STOCK, Entry
 from bench.page.families import Family, Measurement
 from bench.page.files import ResultsFile, ranges
-from bench.page.model import Error, Point
+from bench.page.model import GOAL, Error, Point
 from bench.page.tables import NONE, Cell, Table, cells
 from bench.report import Spread
 
@@ -291,6 +291,9 @@ def model_errors(errors: Sequence[Error], link: Link) -> Table:
         "Predictions are of this checkout's planner, for the tile shape that ran. The model's constants were "
         "fitted to these rows."
     )
+    if errors:
+        outcome = "MISSED" if errors[-1].median > GOAL else "met"
+        note += f" Its goal, a median of at most {tables.percent(GOAL)} over all of them, is {outcome}."
     return Table("Cost model: errors", columns, tuple(rows), note=note)
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("tabulate", reason="needs the bench extra")
 pytest.importorskip("transformers", reason="needs the dev or the bench extra")
 
 from bench import __main__ as bench
-from bench.page import changed, files, model, model_error, tables
+from bench.page import changed, files, model, tables
 from bench.report import Row, record
 from bench.workloads import POSTNORM
 from tests.bench.results_files import RESULTS, timed, written
@@ -65,8 +65,8 @@ def test_the_cost_model_is_near_to_all_that_was_measured(capsys: pytest.CaptureF
     others = [p for p in points if p.workload != "b2b-1000000x128x128x128x128"]
     assert len(others) == len(points) - 1
     chosen = next(e for e in model.errors(others) if (e.family, e.schedule) == ("all", model.CHOSEN))
-    assert abs(chosen.worst.error) < model_error.GOAL
-    assert all(error.median < model_error.GOAL for error in found.values())
+    assert abs(chosen.worst.error) < model.GOAL
+    assert all(error.median < model.GOAL for error in found.values())
     assert bench.main(["model-error"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert tables.percent(found["all", "all"].median) in last

@@ -200,6 +200,29 @@ def test_calls_that_take_longer_than_torchs_are_losses(tmp_path: Path) -> None:
     assert row[2].mark == "loss"
 
 
+def test_builds_that_miss_their_goals_are_said_to(tmp_path: Path) -> None:
+    kernels = {"cf_sm90_gemm_bf16_a": 10.4, "cf_sm90_chain_bf16_b": 11.9, "cf_sm90_gemm_bf16_c": 9.9}
+    builds = [{"record": "build", "family": "x", "kernel": k, "seconds": t} for k, t in kernels.items()]
+    builds.append({"record": "build", "family": "x", "kernel": "cf_sm90_gemm_bf16_d", "failure": "no"})
+    steps = [("cold", 2, {"build": 10.2, "binding": 6.0}), ("cold", "all", {"build": 14.0})]
+    steps.append(("cached", 2, {"plan and emit": 0.02, "build": 0.03, "load": 0.001, "first call": 9.0}))
+    parts = [{"record": "build", "state": s, "cores": c, "steps": t} for s, c, t in steps]
+    paths = [written(tmp_path, builds, experiment="compile_time")]
+    paths.append(written(tmp_path, parts, "overhead.jsonl", experiment="overhead"))
+    made = {section.name: section.parts for section in main.of(files.read(paths), tmp_path, plots=False)}
+    (_, shortfalls), (table,) = made["overview"], made["compile-time"]
+    assert isinstance(shortfalls, tables.Table)
+    assert isinstance(table, tables.Table)
+    assert [(row[1].text, row[2].text) for _, row in shortfalls.rows] == [
+        ("cold build", "MISSED goal ≤ 10 s: 10.200 s"),
+        ("cached build", "MISSED goal ≤ 0.05 s: 0.051 s"),
+        ("x: cf_sm90_gemm_bf16_a", "MISSED goal ≤ 10 s: 10.4 s"),
+        ("x: cf_sm90_gemm_bf16_d", "FAILED no"),
+    ]
+    assert [row[-2].text for _, row in table.rows][-2:] == ["MISSED goal ≤ 10 s: 10.4 s", "≤ 10 s met"]
+    assert "others" not in made
+
+
 def test_roofline(small: ResultsFile) -> None:
     """By hand: 2 * 16384 * 768 * 768 flops; the product alone moves 2 * (2 * 16384 + 768) * 768 bytes."""
     dots = {(d.workload, d.provider): d for d in roofline.dots(families.family("postnorm", [small]))}
@@ -274,6 +297,7 @@ def test_the_page_of_the_committed_results(tmp_path: Path, capsys: pytest.Captur
         assert path.name in text
         assert path.name in markdown
     assert text.count("<svg") >= 2
+    assert "a median of at most 15.0 % over all of them, is met" in markdown
     assert "prefers-color-scheme: dark" in text  # and the plots are drawn in the colour of the text
     losses = sum(
         sections.Count.of(m).losses
