@@ -1,7 +1,7 @@
 """Device headers for the host: each asm statement becomes a call that emulates the instruction.
 
 The headers are otherwise compiled as they are, against stand-ins for the few CUDA, CUTLASS and CuTe headers
-that they include.
+that they include, and for their own of mbarriers and of TMA.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
 
 #ifdef __CUDACC__
 #define CF_HD __host__ __device__ __forceinline__
+#define CF_DEVICE __device__ __forceinline__
 #else
 #include <math.h>
 #define CF_HD inline

@@ -95,9 +95,8 @@ struct ChainFactors {
   using Position = RingPosition<(kRing > 0 ? kRing : 1)>;
 
   // ---- loads, by one thread
-  static constexpr uint64_t kOnce = uint64_t(cute::TMA::CacheHintSm90::EVICT_FIRST),
-                            kAgain = uint64_t(cute::TMA::CacheHintSm90::EVICT_LAST);
-  CF_DEVICE static void load_rows(Maps const& maps, uint64_t hint, uint64_t* full, uint8_t* to, int row,
+  static constexpr CacheHint kOnce = CacheHint::kEvictFirst, kAgain = CacheHint::kEvictLast;
+  CF_DEVICE static void load_rows(Maps const& maps, CacheHint hint, uint64_t* full, uint8_t* to, int row,
                                   int batch) {
     Barrier::arrive_and_expect_tx(full, kRowBytes);
     [[maybe_unused]] int const matrix = kBatched ? maps.rows_batches.of(batch) : 0;
@@ -105,9 +104,9 @@ struct ChainFactors {
     for (int box = 0; box < kBoxesK; ++box) {
       uint8_t* const part = to + box * kBlockBytes;
       if constexpr (kBatched)
-        cute::SM90_TMA_LOAD_3D::copy(&maps.rows, full, hint, part, box * 64, row, matrix);
+        tma_load(maps.rows, full, hint, part, box * 64, row, matrix);
       else
-        cute::SM90_TMA_LOAD_2D::copy(&maps.rows, full, hint, part, box * 64, row);
+        tma_load(maps.rows, full, hint, part, box * 64, row);
     }
   }
   CF_DEVICE static void load_first(Maps const& maps, uint64_t* full, uint8_t* to, int block, int batch) {
@@ -121,10 +120,9 @@ struct ChainFactors {
       for (int p = 0; p < kProducts; ++p) {
         uint8_t* const part = to + (box * kProducts + p) * kBlockBytes;
         if constexpr (kBatched)
-          cute::SM90_TMA_LOAD_3D::copy(&maps.first[p], full, kAgain, part, box * 64, block * kBlock,
-                                       matrices[p]);
+          tma_load(maps.first[p], full, kAgain, part, box * 64, block * kBlock, matrices[p]);
         else
-          cute::SM90_TMA_LOAD_2D::copy(&maps.first[p], full, kAgain, part, box * 64, block * kBlock);
+          tma_load(maps.first[p], full, kAgain, part, box * 64, block * kBlock);
       }
     }
   }
@@ -212,7 +210,7 @@ class WeightReader {
 
  public:
   CF_DEVICE explicit WeightReader(typename Factors::Shared const& shared)
-      : shared_(shared), weights_(uniform(cute::cast_smem_ptr_to_uint(shared.weights))) {}
+      : shared_(shared), weights_(uniform(shared_address(shared.weights))) {}
 
   // Address of a block, once it is there.
   CF_DEVICE uint32_t first(int block) {
@@ -269,7 +267,7 @@ class WeightReader {
     uint32_t const slot = taken_.slot;
     wait(shared_.full(slot), taken_.phase);
     taken_.advance();
-    return uniform(cute::cast_smem_ptr_to_uint(shared_.slot(slot)));
+    return uniform(shared_address(shared_.slot(slot)));
   }
   CF_DEVICE void free(int ago) const {
     int const slot = int(taken_.slot) - ago;

@@ -177,7 +177,7 @@ struct FusedChain {
           Barrier::init(own.ring.empty + i, 4);
         }
       }
-      cutlass::arch::fence_barrier_init();
+      fence_barrier_init();
     }
     __syncthreads();
 
@@ -245,9 +245,8 @@ struct FusedChain {
   // ---- one thread for each warpgroup: rows of X, a stage ahead where there are two, and tile operands
   CF_DEVICE static void produce_rows(Params const& params, Shared const& shared, int warpgroup) {
     // Rows that a tile operand is likely to be read from again stay in L2.
-    uint64_t const hint = kTileOperands > 0 && !rows_are_operand(params)
-                              ? uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL)
-                              : Factors::kOnce;
+    CacheHint const hint =
+        kTileOperands > 0 && !rows_are_operand(params) ? CacheHint::kNormal : Factors::kOnce;
     Scheduler ahead = scheduler(params, warpgroup);
     RowPosition rows;
     auto const load_rows = [&] {
@@ -298,15 +297,15 @@ struct FusedChain {
   CF_DEVICE static void produce_slot(Params const& params, Shared const& shared, int row, int column,
                                      int matrix, Position& position, Leaf) {
     constexpr int kMap = index_among<IsTile, Leaf>(OperandList{});
-    constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+    constexpr CacheHint kHint = CacheHint::kNormal;
     wait(shared.ring.empty[position.slot], position.phase ^ 1);
     uint64_t* full = shared.ring.full + position.slot;
     Barrier::arrive_and_expect_tx(full, 64 * 32 * sizeof(typename ElementOf<Leaf>::type));
     uint8_t* const slot = shared.ring.slots + position.slot * kSlotBytes;
     if constexpr (kBatched)
-      cute::SM90_TMA_LOAD_3D::copy(&params.tiles[kMap], full, kHint, slot, column, row, matrix);
+      tma_load(params.tiles[kMap], full, kHint, slot, column, row, matrix);
     else
-      cute::SM90_TMA_LOAD_2D::copy(&params.tiles[kMap], full, kHint, slot, column, row);
+      tma_load(params.tiles[kMap], full, kHint, slot, column, row);
     position.advance();
   }
 

@@ -35,15 +35,15 @@ struct LaterFactor {
   static constexpr int kGroupsOfBox = kPartialColumns == 0 ? TileN / 32 : 1;
 
   // `batch`: counted in matrices.
-  template <uint64_t kHint>
+  template <CacheHint kHint>
   CF_DEVICE static void load(LaterMaps const& maps, uint64_t* full, uint8_t* to, int block, int batch) {
     Barrier::arrive_and_expect_tx(full, kBlockBytes);
     if constexpr (kPermuted) {
 #pragma unroll
       for (int group = 0; group < TileN / 32; group += kGroupsOfBox) {
         bool const partial = kPartialColumns != 0 && group == N / 32;
-        cute::SM90_TMA_LOAD_5D::copy(partial ? &maps.partial : &maps.all, full, kHint,
-                                     to + group * 32 * kLineBytes, block * 64, 0, 0, 0, partial ? 0 : group);
+        tma_load(partial ? maps.partial : maps.all, full, kHint, to + group * 32 * kLineBytes, block * 64, 0,
+                 0, 0, partial ? 0 : group);
       }
     } else if constexpr (kMNMajor) {
 #pragma unroll
@@ -56,13 +56,13 @@ struct LaterFactor {
 
  private:
   // A box as it is.
-  template <uint64_t kHint>
+  template <CacheHint kHint>
   CF_DEVICE static void load_plain(LaterMaps const& maps, uint64_t* full, uint8_t* to, int inner, int outer,
                                    int batch) {
     if constexpr (kBatched)
-      cute::SM90_TMA_LOAD_3D::copy(&maps.all, full, kHint, to, inner, outer, batch);
+      tma_load(maps.all, full, kHint, to, inner, outer, batch);
     else
-      cute::SM90_TMA_LOAD_2D::copy(&maps.all, full, kHint, to, inner, outer);
+      tma_load(maps.all, full, kHint, to, inner, outer);
   }
 };
 

@@ -62,7 +62,7 @@ class ChainMainloop {
 
   template <class Begun>
   CF_DEVICE void run_both(Tile const& tile, ResultOfSecond& outer, Begun const& begun) {
-    rows_ = uniform(cute::cast_smem_ptr_to_uint(tile.rows));
+    rows_ = uniform(shared_address(tile.rows));
     // Rows that wgmmas have taken from registers are read: no fence is needed before TMA overwrites them,
     // which would wait for what the warp has just stored of the tile before.
     if constexpr (Factors::kRowsInRegisters) load_rows();

@@ -14,9 +14,7 @@ namespace comfuse::sm90 {
 // The same place in the shared memory of another CTA of the cluster, or of this one.
 CF_DEVICE uint32_t address_of_peer(uint64_t const* own, uint32_t rank) {
   uint32_t address;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(address)
-               : "r"(cute::cast_smem_ptr_to_uint(own)), "r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(own)), "r"(rank));
   return address;
 }
 // Arrives later, and is counted at the barrier, which lies in the same CTA.

@@ -1,21 +1,18 @@
-// CUTLASS's instruction layer (wgmma, TMA, mbarrier wrappers) and the few instructions it lacks.
-// Nothing above that layer is included: CUTLASS's collectives cost a minute of compile time a kernel.
+// CUTLASS's instruction layer (wgmma, setmaxnreg) and the instructions beside it.  Nothing above that layer
+// is included: CUTLASS's collectives cost a minute of compile time a kernel.
 #pragma once
 
-#include <cutlass/arch/barrier.h>
 #include <cutlass/arch/reg_reconfig.h>
 
-#include <cute/arch/copy_sm90_tma.hpp>
 #include <cute/arch/mma_sm90_gmma.hpp>
 #include <utility>
 
 #include "comfuse/numeric.hpp"
-
-#define CF_DEVICE __device__ __forceinline__
+#include "comfuse/sm90/mbarrier.hpp"
+#include "comfuse/sm90/tma.hpp"
 
 namespace comfuse::sm90 {
 
-using Barrier = cutlass::arch::ClusterTransactionBarrier;
 constexpr unsigned kFullWarp = 0xffffffffu;
 constexpr int kWarpgroup = 128;
 
@@ -52,7 +49,7 @@ class Deadline {
   uint32_t spins_ = 0;
 };
 
-// CUTLASS's barrier wrappers do not clobber memory: what the barrier guards must not move across it.
+// What the barrier guards must not move across it.
 CF_DEVICE void wait(uint64_t const& barrier, uint32_t phase) {
   if (!Barrier::try_wait(&barrier, phase)) {
     Deadline deadline;
@@ -66,7 +63,7 @@ CF_DEVICE void arrive(uint64_t const& barrier) {
 }
 CF_DEVICE void arrive_at(uint64_t const& barrier, uint32_t cta) {
   asm volatile("" ::: "memory");
-  Barrier::arrive(&barrier, cta, 1u);
+  Barrier::arrive(&barrier, cta);
 }
 
 // A position in a ring of `Slots`, with the phase bit that its barrier has on this lap.
@@ -113,7 +110,7 @@ CF_DEVICE void load_matrices(uint32_t* words, uint32_t shared_address) {
                : "memory");
 }
 CF_DEVICE void load_matrices(uint32_t* words, uint8_t const* from) {
-  load_matrices(words, cute::cast_smem_ptr_to_uint(from));
+  load_matrices(words, shared_address(from));
 }
 
 // One warpgroup's wgmma, 64 rows by N columns by 16 products, both operands in shared memory.

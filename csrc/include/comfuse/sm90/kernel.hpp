@@ -147,7 +147,7 @@ struct FusedGemm {
         shared.group.init();
       }
       epilogue_memory(memory, 0, 0).collected.init();
-      cutlass::arch::fence_barrier_init();
+      fence_barrier_init();
     }
     synchronize();
 
@@ -173,8 +173,8 @@ struct FusedGemm {
  private:
   CF_DEVICE static void synchronize() {
     if constexpr (kClustered) {
-      cute::cluster_arrive_relaxed();
-      cute::cluster_wait();
+      arrive_at_cluster();
+      wait_for_cluster();
     } else {
       __syncthreads();
     }
@@ -251,15 +251,15 @@ struct FusedGemm {
   CF_DEVICE static void produce_slot(Params const& params, EpilogueShared const& shared, int row, int column,
                                      int matrix, Position& position, Leaf) {
     constexpr int kMap = index_among<IsTile, Leaf>(OperandList{});
-    constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+    constexpr CacheHint kHint = CacheHint::kNormal;
     wait(shared.ring.empty[position.slot], position.phase ^ 1);
     uint64_t* full = shared.ring.full + position.slot;
     Barrier::arrive_and_expect_tx(full, 64 * 32 * sizeof(typename ElementOf<Leaf>::type));
     uint8_t* slot = shared.ring.slots + position.slot * kSlotBytes;
     if constexpr (kBatched)
-      cute::SM90_TMA_LOAD_3D::copy(&params.tiles[kMap], full, kHint, slot, column, row, matrix);
+      tma_load(params.tiles[kMap], full, kHint, slot, column, row, matrix);
     else
-      cute::SM90_TMA_LOAD_2D::copy(&params.tiles[kMap], full, kHint, slot, column, row);
+      tma_load(params.tiles[kMap], full, kHint, slot, column, row);
     position.advance();
   }
 

@@ -171,8 +171,8 @@ struct Mainloop {
 #pragma unroll 1
     for (int k = 0; k < k_blocks; ++k) {
       wait(shared.full[position.slot], position.phase);
-      uint32_t a = uniform(cute::cast_smem_ptr_to_uint(shared.a(position.slot)) + first_row);
-      uint32_t b = uniform(cute::cast_smem_ptr_to_uint(shared.b(position.slot)));
+      uint32_t a = uniform(shared_address(shared.a(position.slot)) + first_row);
+      uint32_t b = uniform(shared_address(shared.b(position.slot)));
       cute::warpgroup_arrive();
 #pragma unroll
       for (int step = 0; step < TileK / kWgmmaK; ++step) {
@@ -199,15 +199,15 @@ struct Mainloop {
           a, advance_descriptor(b, kFirstColumns * kLineBytes), d, accumulate);
   }
 
-  static constexpr uint64_t kHint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+  static constexpr CacheHint kHint = CacheHint::kNormal;
 
   // A box of the CTA's part, to all CTAs that share it: those of the cluster, or this one.
   template <class Part, class... Coordinate>
   CF_DEVICE static void load_box(CUtensorMap const& map, uint64_t* full, uint8_t* to, Coordinate... at) {
     if constexpr (Part::kIsShared)
-      cute::SM90_TMA_LOAD_MULTICAST::copy(&map, full, (1 << kClusterSize) - 1, kHint, to, at...);
+      tma_multicast(map, full, kHint, (1 << kClusterSize) - 1, to, at...);
     else
-      cute::SM90_TMA_LOAD::copy(&map, full, kHint, to, at...);
+      tma_load(map, full, kHint, to, at...);
   }
   template <int Pass>
   CF_DEVICE static void load_a(Maps const& maps, uint64_t* full, uint8_t* to, int k, int row, int matrix) {

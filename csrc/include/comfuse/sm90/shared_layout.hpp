@@ -5,8 +5,9 @@
 // rows' elements of one k.  Larger blocks are such blocks one after the other, in either case.
 #pragma once
 
-#include <cute/arch/mma_sm90_desc.hpp>
+#include <cstdint>
 
+#include "comfuse/host_device.hpp"
 #include "comfuse/program_parts.hpp"
 
 namespace comfuse::sm90 {
@@ -30,18 +31,17 @@ struct SharedLayout<MNMajor> {
 
 // Of the operand whose first row, at the wgmma's first k, lies at this address.
 template <class Major>
-CUTE_HOST_DEVICE uint64_t wgmma_descriptor(uint32_t shared_address) {
-  cute::GmmaDescriptor d;
-  d.bitfield.start_address_ = shared_address >> 4;
-  d.bitfield.leading_byte_offset_ = SharedLayout<Major>::kLeadingBytes >> 4;
-  d.bitfield.stride_byte_offset_ = SharedLayout<Major>::kStrideBytes >> 4;
-  d.bitfield.layout_type_ = 1;  // SWIZZLE_128B
-  return d;
+CF_HD uint64_t wgmma_descriptor(uint32_t shared_address) {
+  // Fields of 14 bits, in units of 16 bytes.
+  constexpr uint64_t kSwizzle128 = uint64_t(1) << 62;
+  constexpr uint64_t kLeading = SharedLayout<Major>::kLeadingBytes >> 4,
+                     kStride = SharedLayout<Major>::kStrideBytes >> 4;
+  return kSwizzle128 | kStride << 32 | kLeading << 16 | (shared_address >> 4 & 0x3fff);
 }
 
 // The descriptor of what lies `bytes` on.  One addition: shared addresses, in units of 16 bytes, do not carry
 // out of their field.
-CUTE_HOST_DEVICE uint64_t advance_descriptor(uint64_t descriptor, int bytes) {
+CF_HD uint64_t advance_descriptor(uint64_t descriptor, int bytes) {
   uint32_t const low = uint32_t(descriptor) + (uint32_t(bytes) >> 4);
   return (descriptor >> 32 << 32) | low;
 }

@@ -64,7 +64,7 @@ struct Barrier {
   }
   static void arrive(uint64_t const* word) { arrive_and_expect_tx(word, 0); }
   // At the same place in another CTA of the cluster, where it comes later.
-  static void arrive(uint64_t const* word, uint32_t rank, uint32_t) {
+  static void arrive(uint64_t const* word, uint32_t rank) {
     Cta* const to = peer(rank);
     uint64_t const* const theirs = word_of(*to, word);
     machine.transfers.push_back({to, [=] { count(theirs, 0); }});
@@ -197,27 +197,5 @@ inline void store_async(uint32_t to, uint64_t word, uint32_t barrier) {
                                }});
   give_way();
 }
-
-template <int Rank>
-struct TmaLoad {
-  template <class... Coordinate>
-  static void copy(void const* map, uint64_t* word, uint64_t, void* to, Coordinate... coordinate) {
-    static_assert(sizeof...(Coordinate) == Rank);
-    load_later(map, word, 1u << own_rank(), to, coordinate...);
-  }
-};
-struct TmaLoadOfAnyRank {
-  template <class... Coordinate>
-  static void copy(void const* map, uint64_t* word, uint64_t, void* to, Coordinate... coordinate) {
-    load_later(map, word, 1u << own_rank(), to, coordinate...);
-  }
-};
-struct TmaMulticast {
-  template <class... Coordinate>
-  static void copy(void const* map, uint64_t* word, uint16_t ranks, uint64_t, void* to,
-                   Coordinate... coordinate) {
-    load_later(map, word, ranks, to, coordinate...);
-  }
-};
 
 }  // namespace emulator
