@@ -82,13 +82,13 @@ class _Rewriter:
         self._place: list[int] = []
         self._factors: dict[int, float] = {}  # of a node of the spec: what its place is still to be times
         self._parts: dict[tuple[int, float], int] = {}
-        self._read_exactly = _read_exactly(spec)
+        self._exactly_read = _read_exactly(spec)
         # What GELU and its derivative both read, where GELU stays as it is and its derivative need not.
         gelus = {node.inputs[0] for node in spec.nodes if node.op == "gelu" and not handed_on}
         self._shared = gelus & {
             node.inputs[-1]
             for i, node in enumerate(spec.nodes)
-            if node.op == "gelu_backward" and i not in self._read_exactly
+            if node.op == "gelu_backward" and i not in self._exactly_read
         }
 
     def run(self) -> FusedSpec:
@@ -102,7 +102,7 @@ class _Rewriter:
         if node.op == "gelu" and node.inputs[0] in self._shared:
             x = self._whole(node.inputs[0])
             return self.graph.op(node.name, "mul", x, self._cdf(x))
-        return self._exact(i) if i in self._read_exactly else self._fast(i, node)
+        return self._exact(i) if i in self._exactly_read else self._fast(i, node)
 
     def _cdf(self, x: int) -> int:
         return self.graph.op(f"cdf_of_{self.graph.nodes[x].name}", "normal_cdf", x)

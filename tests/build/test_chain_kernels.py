@@ -87,6 +87,11 @@ def test_three_gemms_in_every_shape_that_takes_them(shape: ChainShape) -> None:
     check(plan)
 
 
+@pytest.fixture(autouse=True)
+def _warnings_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFUSE_NVCC_FLAGS", "-Werror=all-warnings")
+
+
 def check(plan: ChainPlan) -> None:
     built = build(emit_chain(plan))
     facts = built.info["ptxas"]

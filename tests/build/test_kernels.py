@@ -91,8 +91,9 @@ def plans() -> list[object]:
 
 
 @pytest.mark.parametrize("plan", plans())
-def test_kernels_do_not_spill(plan: KernelPlan) -> None:
-    """In the user's own cache: these compile for seconds each."""
+def test_kernels_do_not_spill(plan: KernelPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does nvcc warn of anything.  In the user's own cache: these compile for seconds each."""
+    monkeypatch.setenv("COMFUSE_NVCC_FLAGS", "-Werror=all-warnings")
     built = build(emit(plan))
     facts = built.info["ptxas"]
     assert facts["functions"] == 1

@@ -69,7 +69,7 @@ struct FusedChain {
   // What a tile's phases read, where one phase reads it all: the ring then holds whole tiles.
   static constexpr int kSlotsPerTile = most_tiles(Phases{}) * TileN / kFragmentColumns;
   static constexpr bool kHoldsTile =
-      kSlotsPerTile > 0 && kSlots % kSlotsPerTile == 0 &&
+      kSlotsPerTile > 0 && kSlots % (kSlotsPerTile > 0 ? kSlotsPerTile : 1) == 0 &&
       count_of<HasTiles>(Phases{}) == 1 && count_of<HasTiles>(PhasesOf<Program>{}) == 1;
   // The operand that may be X itself, and then is read from X's rows.  These have two stages then, so that
   // the next ones come meanwhile: the slots, which nothing else fills, can be the second.

@@ -181,11 +181,14 @@ CF_DEVICE Fragment read(Source const& source, RowIndex) {
 }
 template <class Source>
 CF_DEVICE Fragment read(Source const& source, ColumnIndex) {
-  if constexpr (Source::kPairs) return numbers_of_pairs(source.item.column() + source.column);
-  Fragment f;
+  if constexpr (Source::kPairs) {
+    return numbers_of_pairs(source.item.column() + source.column);
+  } else {
+    Fragment f;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) f.at(0, i) = f.at(1, i) = float(source.first_column() + i);
-  return f;
+    for (int i = 0; i < 8; ++i) f.at(0, i) = f.at(1, i) = float(source.first_column() + i);
+    return f;
+  }
 }
 template <class Source, int Index, class X>
 CF_DEVICE Fragment read(Source const& source, Column<Index, X>) {
@@ -202,13 +205,16 @@ template <class V, class Kernel, class P>
 CF_DEVICE Fragment vector_of(FragmentSource<Kernel, P> const& source) {
   auto const* x = reinterpret_cast<typename ElementOf<V>::type const*>(source.vectors +
                                                                        Kernel::template vector_offset<V>);
-  if constexpr (Kernel::kPairs) return pairs_of_vector(x + source.column);
-  float run[8];
-  unpack(load_block(x + source.column + first_column_of_thread()), run);
-  Fragment f;
+  if constexpr (Kernel::kPairs) {
+    return pairs_of_vector(x + source.column);
+  } else {
+    float run[8];
+    unpack(load_block(x + source.column + first_column_of_thread()), run);
+    Fragment f;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) f.at(0, i) = f.at(1, i) = run[i];
-  return f;
+    for (int i = 0; i < 8; ++i) f.at(0, i) = f.at(1, i) = run[i];
+    return f;
+  }
 }
 
 template <class Kernel, class P, int Index, class T>
