@@ -55,8 +55,10 @@ def test_against_float64(case: Case, kernels) -> None:
         check(t, run_kernel(kernels, t), f"M = {m}")
 
 
-# More row blocks than one merge takes: 258 of 128 rows, the last segment of one row block of one row.
+# More row blocks than one merge takes, 258 of 128 rows, of which the last has one; and so many that segments
+# have all their row blocks, and others but one.
 MANY = 256 * 128 + 128 + 1
+MORE = 1030 * 128 + 5
 
 
 @pytest.mark.parametrize("case", [Case(COLUMN_PLAIN[0], 200), Case(COLUMN_PLAIN[1], 1096)], ids=str)
@@ -67,15 +69,16 @@ def test_many_row_blocks_are_exact(case: Case, kernels) -> None:
 
 
 @pytest.mark.parametrize("case", [Case(COLUMN_FIELDS, 200), Case(ALL_AXES, 200)], ids=str)
-def test_many_row_blocks_against_float64(case: Case, kernels) -> None:
-    t = make_tensors(case, MANY, 72, row_offset=2.0)
+@pytest.mark.parametrize("m", [MANY, MORE])
+def test_many_row_blocks_against_float64(case: Case, m: int, kernels) -> None:
+    t = make_tensors(case, m, 72, row_offset=2.0)
     outputs = t.outputs()
     call = caller(kernels, t, outputs)
     call()
-    check(t, outputs.tiles, f"M = {MANY}")
+    check(t, outputs.tiles, f"M = {m}")
     first = [x.clone() for x in outputs.tiles]
     for _ in range(3):
-        _again(outputs, call, first, f"M = {MANY} again")
+        _again(outputs, call, first, f"M = {m} again")
 
 
 @pytest.mark.parametrize(

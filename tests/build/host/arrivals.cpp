@@ -38,9 +38,9 @@ struct Workspace {
   }
 };
 
-Result merged(Workspace const& workspace, int first, int count) {
+Result merged(Workspace const& workspace, int first, int count, int distance = 1) {
   Result result;
-  for (int node = first; node < first + count; ++node)
+  for (int node = first; node < first + count * distance; node += distance)
     result.insert(result.end(), workspace.nodes[node].begin(), workspace.nodes[node].end());
   return result;
 }
@@ -67,7 +67,7 @@ struct Arrival {
         return false;
       case kMerge:
         node = tree.node_of(segment);
-        unpublished = merged(workspace, tree.first_leaf(segment), tree.leaves_of(segment));
+        unpublished = merged(workspace, tree.first_leaf(segment), tree.leaves_of(segment), tree.distance);
         next = kTop;
         return false;
       case kTop:
@@ -99,8 +99,13 @@ void launch(ColumnTree const& tree, Workspace& workspace, int64_t number, std::m
   }
   require(finished == 1, "not one collector was the last", tree.leaves);
   require(int(result.size()) == tree.leaves, "a row block is missing or counted twice", tree.leaves);
-  for (int leaf = 0; leaf < tree.leaves; ++leaf)
-    require(result[leaf] == number * kLeaves + leaf, "not in order, or left by another launch", tree.leaves);
+  // Segment by segment, whoever was the last.
+  int at = 0;
+  for (int top = 0; top < tree.tops(); ++top)
+    for (int leaf = tree.segments > 0 ? tree.first_leaf(top) : top, n = tree.leaves_before(top);
+         n < tree.leaves_before(top + 1); ++n, leaf += tree.distance)
+      require(result[at++] == number * kLeaves + leaf, "not in order, or left by another launch",
+              tree.leaves);
   for (uint32_t counter : workspace.counters) require(counter == 0, "a counter is not reset", tree.leaves);
 }
 
@@ -108,17 +113,33 @@ void launch(ColumnTree const& tree, Workspace& workspace, int64_t number, std::m
 
 int main() {
   std::mt19937 random(0);
-  for (int leaves : {1, 2, 3, 15, 16, 17, 128, 255, 256, 257, 271, 272, 273, 1000, 4097}) {
-    ColumnTree const tree(leaves);
-    int covered = 0;
-    for (int segment = 0; segment < tree.segments; ++segment) {
-      require(tree.segment_of(tree.first_leaf(segment)) == segment, "segments overlap", leaves);
-      covered += tree.leaves_of(segment);
+  for (int tiles : {1, 2, 4, 5, 100, 200})
+    for (int leaves : {1, 2, 15, 16, 128, 255, 256, 257, 271, 384, 385, 511, 512, 513, 1000, 4097}) {
+      ColumnTree const tree(leaves, tiles);
+      std::vector<int> segments(leaves, -1);
+      for (int segment = 0; segment < tree.segments; ++segment) {
+        require(tree.leaves_before(segment + 1) - tree.leaves_before(segment) == tree.leaves_of(segment),
+                "leaves are miscounted", leaves);
+        for (int n = 0; n < tree.leaves_of(segment); ++n) {
+          int const leaf = tree.first_leaf(segment) + n * tree.distance;
+          require(leaf < leaves && segments[leaf] == -1, "segments overlap", leaves);
+          require(tree.segment_of(leaf) == segment, "a leaf is in another segment", leaves);
+          segments[leaf] = segment;
+        }
+      }
+      require(tree.leaves_before(tree.tops()) == leaves, "segments leave gaps", leaves);
+      int rows = 0;  // of 128 a row block, the last one of 5
+      for (int top = 0; top < tree.tops(); ++top) {
+        int const last = tree.segments == 0 ? leaves - 1 : segments[leaves - 1];
+        int const expected =
+            tree.leaves_before(top + 1) * 128 - tree.leaves_before(top) * 128 - (top == last ? 123 : 0);
+        require(tree.rows(top, top + 1, 128, leaves * 128 - 123) == expected, "rows are miscounted", leaves);
+        rows += expected;
+      }
+      require(rows == leaves * 128 - 123, "rows are missing", leaves);
+      Workspace workspace(tree);
+      for (int64_t number = 0; number < (leaves < 300 ? 30 : 5); ++number)
+        launch(tree, workspace, number, random);
     }
-    require(tree.segments == 0 || covered == leaves, "segments leave gaps", leaves);
-    Workspace workspace(tree);
-    for (int64_t number = 0; number < (leaves < 300 ? 200 : 20); ++number)
-      launch(tree, workspace, number, random);
-  }
   return 0;
 }

@@ -68,9 +68,9 @@ class Collector {
   template <class E>
   CF_DEVICE static void merge_warps_of_columns(Params const& params, Memory const& memory, Item const& item,
                                                int team, Extent<Kernel> const& extent) {
-    auto* const to =
-        Layout::template columns<E>(params.workspace, ColumnTree(params.row_blocks), item.row_block) +
-        item.column();
+    auto* const to = Layout::template columns<E>(params.workspace, Layout::column_tree(params.row_blocks),
+                                                 item.row_block) +
+                     item.column();
     auto const* const from = memory.template columns<E>(team, 0);
     constexpr int kRun = kColumns<E>;
 #pragma unroll 1
@@ -111,7 +111,7 @@ class Collector {
 
   // ---- arrivals
   CF_DEVICE static void count_columns(Params const& params, Memory const& memory, Item const& item) {
-    ColumnTree const tree(params.row_blocks);
+    ColumnTree const tree = Layout::column_tree(params.row_blocks);
     uint32_t* const counters = params.workspace.column_counters;
     uint32_t const first = uint32_t(item.tile_n) * tree.counters();
     if (tree.segments > 0) {
@@ -139,23 +139,25 @@ class Collector {
   CF_DEVICE static void merge_segment_of(Params const& params, int first_column, int segment) {
     constexpr int kRun = kColumns<E>;
     using Run = StateRun<StateOf<E>, kRun>;
-    ColumnTree const tree(params.row_blocks);
-    int const first = tree.first_leaf(segment);
-    int const rows = min(params.m - first * TileM, ColumnTree::kSegment * TileM);
+    ColumnTree const tree = Layout::column_tree(params.row_blocks);
+    int const first = tree.first_leaf(segment), leaves = tree.leaves_of(segment);
+    int const rows = tree.rows(segment, segment + 1, TileM, params.m);
+    int64_t const pitch = int64_t(tree.distance) * Layout::kPitch;
 #pragma unroll 1
     for (int column = first_column + lane_id() * kRun; column < first_column + TileN; column += 32 * kRun) {
-      auto const* from = Layout::template columns<E>(params.workspace, tree, first) + column;
+      auto const* const from = Layout::template columns<E>(params.workspace, tree, first) + column;
       typename ReductionOf<E>::Monoid::Merger mergers[kRun];
-#pragma unroll 1
-      for (int rest = rows; rest > 0; rest -= kInFlight * TileM) {
+#pragma unroll
+      for (int base = 0; base < ColumnTree::kSegment; base += kInFlight) {
         Run runs[kInFlight];
 #pragma unroll
-        for (int b = 0; b < kInFlight; ++b, from += Layout::kPitch)
-          if (b * TileM < rest) runs[b] = Run::load_from_others(from);
+        for (int b = 0; b < kInFlight; ++b)
+          if (base + b < leaves) runs[b] = Run::load_from_others(from + (base + b) * pitch);
 #pragma unroll
         for (int b = 0; b < kInFlight; ++b)
-          if (b * TileM < rest)
-            add<kRun>(mergers, runs[b], min(TileM, rest - b * TileM), b == 0 && rest == rows);
+          if (base + b < leaves)  // only the last of all leaves may have fewer rows
+            add<kRun>(mergers, runs[b], base + b < leaves - 1 ? TileM : rows - (leaves - 1) * TileM,
+                      base + b == 0);
       }
       finish<E, kRun>(mergers, rows)
           .store(Layout::template columns<E>(params.workspace, tree, tree.node_of(segment)) + column);

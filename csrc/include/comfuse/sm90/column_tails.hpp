@@ -72,13 +72,12 @@ class ColumnTails {
     int nodes;  // of a stripe
     int m;
     CF_DEVICE explicit Stripes(Params const& params)
-        : tree(params.row_blocks), nodes((tree.tops() + kStripes - 1) / kStripes), m(params.m) {}
+        : tree(Layout::column_tree(params.row_blocks)),
+          nodes((tree.tops() + kStripes - 1) / kStripes),
+          m(params.m) {}
     CF_DEVICE int first(int stripe) const { return min(stripe * nodes, tree.tops()); }
     // Rows of the nodes from first to end.
-    CF_DEVICE float rows(int first, int end) const { return rows_before(end) - rows_before(first); }
-
-   private:
-    CF_DEVICE int rows_before(int node) const { return min(m, node * tree.leaves_of_top() * TileM); }
+    CF_DEVICE float rows(int first, int end) const { return tree.rows(first, end, TileM, m); }
   };
 
   template <class... E>

@@ -66,10 +66,12 @@ class WorkspaceLayout {
   static constexpr int kWarpsOfTile = 4 * Kernel::kTeamSize;
   static constexpr int kPitch = kTilesN * Kernel::TileN;  // columns, those beyond N too
 
+  CF_HD static ColumnTree column_tree(int row_blocks) { return {row_blocks, kTilesN}; }
+
   // The parts at `memory`; returns the bytes from there to their end.
   static int64_t place(Workspace* to, void* memory, int row_blocks) {
     WorkspaceCursor cursor(memory);
-    ColumnTree const tree(row_blocks);
+    ColumnTree const tree = column_tree(row_blocks);
     int64_t const words = int64_t(row_blocks) * kWordsPerRowBlock, tiles = int64_t(row_blocks) * kTilesN;
     cursor.take(to->parity_counter, kExchanges);
     cursor.take(to->row_group, kHasRowGroup ? FedBackOf<Program>::size * words : 0);
