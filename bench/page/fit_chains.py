@@ -36,7 +36,9 @@ class Timed:
     def predicted_us(self, gpu: Gpu) -> float:
         """By the cost model alone, without the floor."""
         p = self.plan
-        return cost.predict_us(p.spec, p.middle, p.further, p.program, p.shape, p.weights, gpu, self.m)
+        programs = p.middle, p.further, p.program
+        repeated = cost.repeated(p.spec, p.rows_operand, self.m)
+        return cost.predict_us(p.spec, *programs, p.shape, p.weights, gpu, self.m, repeated)
 
     def error(self, gpu: Gpu) -> float:
         """Predicted over measured, less one."""

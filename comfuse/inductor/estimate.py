@@ -105,7 +105,7 @@ def _of_chain(chain: ChainSpec, m: int, gpu: Gpu, template: bool, repeated: Sequ
 
 def _chain_plan(chain: ChainSpec, m: int, gpu: Gpu, repeated: float) -> ChainPlan:
     p = plan(chain, gpu, max(m, 1))
-    if not repeated:
+    if not repeated and p.rows_operand is None:
         return p
     floor = chain_cost.floor_us(p.spec, gpu, max(m, 1), repeated)
     programs = p.middle, p.further, p.program

@@ -22,7 +22,7 @@ from comfuse.generator.plan.chain import ChainPlan, chain_candidates
 from comfuse.generator.plan.constants import CHAINS
 
 OWN = GPUS["h200"]
-CHANGES = (1.05, 0.9, 1.1, 1.2, 1.15, 0.85, 1.25)
+CHANGES = (1.05, 0.9, 1.1, 1.2, 0.95, 1.15, 0.85, 1.25)
 TRUTH = OWN.calibrated(
     {
         name: by * value

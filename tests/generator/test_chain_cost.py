@@ -40,7 +40,7 @@ def with_constants(**values: float) -> Gpu:
 
 def test_a_chain_by_hand() -> None:
     """One tile an SM, without a program worth mentioning: a launch, what stays, products, memory."""
-    gpu = with_constants(chain_efficiency=1.0, chain_slot_cycles_2=1e-9, chain_behind_cycles=1e-9)
+    gpu = with_constants(chain_efficiency=1.0, chain_slot_cycles_2=1e-9, chain_behind_cycles_2=1e-9)
     m = 64 * gpu.processors
     chain = mlp(128, 256, 128)
     products = 1e6 * 2 * m * 256 * (128 + 128) / gpu.flops

@@ -53,7 +53,7 @@ NORMED: dict[str, Any] = {
         (262_144, mlp(128, 128, 128), ChainShape(2, 2, False), "resident"),
         (65_536, mlp(256, 1024, 256), ChainShape(2, 1, False), "streamed"),
         (1_048_576, mlp(64, 256, 64), ChainShape(3, 2, False), "resident"),
-        (1_000_000, mlp(128, 128, 128, **NORMED), ChainShape(2, 2, False), "resident"),
+        (1_000_000, mlp(128, 128, 128, **NORMED), ChainShape(3, 1, False), "resident"),
     ],
 )
 def test_shapes_of_measured_sizes(m: int, chain: ChainSpec, shape: ChainShape, residence: str) -> None:

@@ -1,4 +1,4 @@
-// cf_sm90_chain_bf16_128x128x128_w2_3218219b
+// cf_sm90_chain_bf16_128x128x128_w3_57a101ee
 //   middle = silu(a @ w0.T + b0)
 //   add4 = middle @ w1.T + b1 + residual
 //   rstd = rsqrt(var(add4) + eps)
@@ -43,9 +43,9 @@ using Phase1 = cf::Phase<cf::Tiles<>, cf::Columns<rstd, mean_scaled>, cf::Lets<>
                          cf::Effects<cf::TileStore<0, cf::bf16, y>>>;
 
 using Kernel = cf::sm90::FusedChain<cf::Gemm<cf::bf16, /*N=*/128>, Middle, cf::Gemm<cf::bf16, /*N=*/128>,
-                                    cf::ChainSchedule</*Warpgroups=*/2, /*Block=*/64, /*Buffers=*/2>,
+                                    cf::ChainSchedule</*Warpgroups=*/3, /*Block=*/64, /*Buffers=*/1>,
                                     cf::RowsInShared</*K=*/128, residual>, cf::Resident, cf::TileSlots<4>,
                                     cf::Operands<b0, b1, residual, norm_weight, norm_bias>, Vectors,
                                     cf::Program<Phase0, Phase1>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_chain_bf16_128x128x128_w2_3218219b, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_chain_bf16_128x128x128_w3_57a101ee, program::Kernel)

@@ -189,10 +189,11 @@ class _Considered:
                 return ChainRefusal(shape, check.__name__, *reason)
         assert fitted is not None
         weights, slots = fitted
-        floor = cost.floor_us(self.chain, self.gpu, self.m)
         programs = self.middle, self.further, self.program
         rows_operand = operand_of_rows(links, (self.middle, *self.further), self.program, slots)
-        predicted = cost.predict_us(self.chain, *programs, shape, weights, self.gpu, self.m)
+        repeated = cost.repeated(self.chain, rows_operand, self.m)
+        floor = cost.floor_us(self.chain, self.gpu, self.m, repeated)
+        predicted = cost.predict_us(self.chain, *programs, shape, weights, self.gpu, self.m, repeated)
         return ChainPlan(
             spec=self.chain,
             deferred=self.deferred,

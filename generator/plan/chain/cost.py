@@ -42,6 +42,11 @@ def traffic(chain: ChainSpec, m: int, repeated: float = 0.0) -> float:
     return total - sum(2 * m * link.n * link.dtype.nbytes for link in chain.links[:-1])
 
 
+def repeated(chain: ChainSpec, rows_operand: int | None, m: int) -> float:
+    """Bytes of what may be A (:mod:`.rows`), and is taken to be A: memory is read once for both."""
+    return 0.0 if rows_operand is None else float(m * chain.last.n * chain.last.dtype.nbytes)
+
+
 def predict_us(
     chain: ChainSpec,
     middle: PhaseProgram,
@@ -66,7 +71,7 @@ def predict_us(
     rounds = _quotient(tiles, shape.warpgroups)
     gemms = max(gemms, _loading_us(rounds * passing, gpu))
     first_two = gemms / tiles * sum(flops[:2]) / sum(flops)
-    programs = _middle_us(chain, middle, shape, gpu, first_two) + _behind_us(program, gpu)
+    programs = _middle_us(chain, middle, shape, gpu, first_two) + _behind_us(program, shape, gpu)
     programs += sum(_further_us(between, shape, gpu) for between in further)
     memory_us = 1e6 * traffic(chain, m, repeated) / gpu.bandwidth
     busy = gemms + tiles * programs
@@ -102,9 +107,10 @@ def _further_us(program: PhaseProgram, shape: ChainShape, gpu: Gpu) -> float:
     return gpu.constants.of("chain_slot_cycles", shape.warpgroups) * _slots_us(slots, gpu)
 
 
-def _behind_us(program: PhaseProgram, gpu: Gpu) -> float:
+def _behind_us(program: PhaseProgram, shape: ChainShape, gpu: Gpu) -> float:
     """What a tile takes longer for the program behind all GEMMs."""
-    return gpu.constants.chain_behind_cycles * _slots_us(_slots(program) * program.spec.n, gpu)
+    cycles = gpu.constants.of("chain_behind_cycles", shape.warpgroups)
+    return cycles * _slots_us(_slots(program) * program.spec.n, gpu)
 
 
 def _slots(program: PhaseProgram) -> float:
