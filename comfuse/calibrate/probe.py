@@ -84,6 +84,8 @@ def _wanted() -> Iterator[Wanted]:
     yield catalog.rmsnorm(5120, 512, _BF16), _LARGE, (8192,)  # row blocks straddle waves
     yield catalog.rmsnorm(4096, 1024, _BF16), _SMALL, (16384,)  # B is read again and again
     yield _total(), _SMALL, (65536,)
+    for tile_n in (64, 128):  # the warp that collects column sums takes longer than all others
+        yield _summed(), TileShape("pingpong", 128, tile_n, 1), (262144,)
     yield _centred(), _LARGE, (512, 2048, 8192)
 
 
@@ -91,6 +93,15 @@ def _total() -> FusedSpec:
     """A full sum, whose partials the last tile merges."""
     b = SpecBuilder(512, 256, _BF16)
     b.output("total", b.op("full_sum", b.gemm()), _FP32)
+    return b.spec()
+
+
+def _summed() -> FusedSpec:
+    """Tiles and the sums of their columns."""
+    b = SpecBuilder(512, 64, _BF16)
+    x = b.gemm()
+    b.output("y", x, _BF16)
+    b.output("sum", b.op("col_sum", x), _FP32)
     return b.spec()
 
 

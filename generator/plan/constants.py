@@ -112,6 +112,10 @@ class Constants:
     tail_cycles: float = _constant(
         300.0, "cycles", "to hand partials to the last tile, for each kind of tail", _FITTED
     )
+    collector_cycles: float = _constant(
+        3600.0, "cycles", "a tile's column sums at least take a CTA, beside all else", _FITTED
+    )
+    collector_round_cycles: float = _constant(1950.0, "cycles", "the same, for each 64 sums", _FITTED)
     memory_share: float = _constant(
         0.77, "share", "of the time of memory traffic that counts beside a GEMM", _FITTED
     )

@@ -85,7 +85,8 @@ def predict_us(
     b_again = (passes - 1) * max(0.0, b_bytes - constants.kept_of_b)
     memory = 1e6 * constants.memory_share * (traffic(spec, m, repeated) + b_again) / gpu.bandwidth
     exchange = _column_exchange_us(program, shape, gpu, m)
-    tiles = waves * (mainloop + _epilogue_us(spec, program, shape, gpu))
+    tile = mainloop + _epilogue_us(spec, program, shape, gpu)
+    tiles = tile + (waves - 1) * max(tile, _collector_us(program, shape, gpu))
     tiles *= 1 + constants.throttle * (1 - math.exp(-tiles / constants.throttle_us))
     return math.hypot(tiles, memory) + exchange + constants.launch_us
 
@@ -97,6 +98,16 @@ def _column_exchange_us(program: PhaseProgram, shape: TileShape, gpu: Gpu, m: in
     count = sum(phase.columns_wait for phase in program.phases)
     cycles = gpu.constants.column_exchange_cycles + rounds * gpu.constants.column_round_cycles
     return 1e6 * count * cycles / gpu.clock
+
+
+def _collector_us(program: PhaseProgram, shape: TileShape, gpu: Gpu) -> float:
+    """What the column sums of a tile take the one warp of a CTA that collects them."""
+    sums = sum(axis(program.spec, r) == "col" for r in program.reductions)
+    if sums == 0 or program.columns_wait:
+        return 0.0
+    rounds = sums * shape.tile_n / 64
+    constants = gpu.constants
+    return 1e6 * (constants.collector_cycles + rounds * constants.collector_round_cycles) / gpu.clock
 
 
 def _straddles(shape: TileShape, n: int, work: int, clusters: int) -> bool:

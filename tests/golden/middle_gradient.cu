@@ -1,4 +1,4 @@
-// cf_sm90_gemm_bf16_128x64x64_c1x2_pingpong_d1ee5766
+// cf_sm90_gemm_bf16_128x128x64_c1x2_cooperative_5175f0f8
 //   pre = a0 @ b0.T + bias
 //   d_pre = silu_backward(a1 @ b1.T, pre)
 //   middle = silu(pre)
@@ -26,7 +26,7 @@ using ColTail = cf::ColTail<cf::Effects<cf::RowStore<2, cf::bf16, cf::ColStat<0,
 
 using Gemms = cf::TwoGemms<cf::bf16, /*N=*/512, cf::Majors<cf::KMajor, cf::KMajor>,
                            cf::Majors<cf::KMajor, cf::MNMajor>>;
-using Kernel = cf::sm90::FusedGemm<Gemms, cf::Pingpong<128, 64, 64>, cf::Cluster<1, 2>, cf::Stages<8>,
+using Kernel = cf::sm90::FusedGemm<Gemms, cf::Cooperative<128, 128, 64>, cf::Cluster<1, 2>, cf::Stages<6>,
                                    cf::TileSlots<0>, cf::Operands<bias>, cf::Program<Phase0, ColTail>>;
 }  // namespace program
-COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x64x64_c1x2_pingpong_d1ee5766, program::Kernel)
+COMFUSE_EXPORT(cf_sm90_gemm_bf16_128x128x64_c1x2_cooperative_5175f0f8, program::Kernel)
