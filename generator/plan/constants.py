@@ -46,7 +46,7 @@ def _chain_slot(value: float, count: str) -> float:
 
 
 def _chain_behind(value: float, count: str) -> float:
-    meaning = f"the same behind all GEMMs, while others multiply, with {count} warpgroups"
+    meaning = f"an issue slot behind all GEMMs, while others multiply, with {count} warpgroups"
     return _constant(value, "cycles", meaning, _FITTED)
 
 
@@ -113,9 +113,9 @@ class Constants:
         300.0, "cycles", "to hand partials to the last tile, for each kind of tail", _FITTED
     )
     collector_cycles: float = _constant(
-        3600.0, "cycles", "a tile's column sums at least take a CTA, beside all else", _FITTED
+        3600.0, "cycles", "that a CTA takes at least for the column sums of a tile, beside all else", _FITTED
     )
-    collector_round_cycles: float = _constant(1950.0, "cycles", "the same, for each 64 sums", _FITTED)
+    collector_round_cycles: float = _constant(1950.0, "cycles", "such a tile more for each 64 sums", _FITTED)
     memory_share: float = _constant(
         0.77, "share", "of the time of memory traffic that counts beside a GEMM", _FITTED
     )
